@@ -19,7 +19,8 @@ from tests.controller.trainings import Opened, asked, failed, job, shown
 
 from trialplane import errors
 from trialplane.controller import points, rehearsal, samplers
-from trialplane.wire.states import FailureClass
+from trialplane.wire.records import TrialReport, TrialRequest
+from trialplane.wire.states import FailureClass, TrialState
 
 SEARCH: dict[str, Any] = {
     "kind": "hpo",
@@ -106,6 +107,50 @@ def test_a_class_with_a_memory_of_its_own_is_resumed_by_replay(tmp_path: Path, r
     assert points[0] == points[1]
     steps = [abs(after["model/lr"] - before["model/lr"]) for before, after in zip(points[0], points[0][1:], strict=False)]
     assert max(steps) < 0.1, "it remembers where it was"
+
+
+def promoted(opened: Opened, sampler: dict[str, Any], resumed: Sequence[int] = ()) -> list[tuple[Any, ...]]:
+    """The starts of a study with rungs whose trials run two at a time; a new controller works from those in `resumed` on."""
+    promote = {"name": "asha", "promote": True, "max_resource": "epochs"}
+    of = job(**{**SEARCH, "params": {"epochs": 16}, "pruner": promote, "trials": 60}, sampler=sampler)
+    ledger = opened.open(of)
+    starts: list[tuple[Any, ...]] = []
+    running: list[TrialRequest] = []
+    while True:
+        if len(starts) in resumed and len(running) == 1:
+            ledger = opened.open(of)
+            running = [asked(ledger)]
+        if request := ledger.ask():
+            assert request.segment is not None
+            starts.append((request.trial, request.segment.rung, request.segment.done, dict(request.params)))
+            running.append(request)
+        if not running:
+            return starts
+        if len(running) == 2 or request is None:
+            ended = running.pop(len(starts) % len(running))
+            rung = ended.segment.rung if ended.segment else 0
+            lr, loss = ended.params["model/lr"], 0.0
+            for step in range(ended.segment.done + 1 if ended.segment else 1, (rung or 16) + 1):
+                loss = abs(lr - 0.3) + (1 - lr) * 4 / step  # another point is the best after more steps
+                ledger.report(TrialReport(ended.number, step, {"loss": loss}, 5.0))
+            state = TrialState.PAUSED if rung else TrialState.COMPLETE
+            ledger.tell(outcome(ended.number, state=state, metrics={"loss": loss}))
+
+
+@pytest.mark.parametrize("resumed", [(9,), (5, 14, 25, 40)], ids=str)
+@pytest.mark.parametrize("sampler", [{"class": "walking:Walk"}, pytest.param(TUNE, marks=pytest.mark.services)], ids=str)
+def test_a_class_draws_the_same_after_a_restart_if_trials_are_promoted(
+    tmp_path: Path, sampler: dict[str, Any], resumed: Sequence[int]
+) -> None:
+    starts = []
+    for name, at in (("a", ()), ("b", resumed)):
+        opened = Opened(tmp_path / name)
+        opened.run.code.mkdir()
+        (opened.run.code / "walking.py").write_text(WALK)
+        starts.append(promoted(opened, sampler, at))
+        opened.close()
+    assert starts[0] == starts[1]
+    assert {rung for _, rung, *_ in starts[0]} == {0, 1, 4}
 
 
 def test_a_class_of_optuna_draws_what_its_name_draws(tmp_path: Path) -> None:

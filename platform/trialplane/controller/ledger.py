@@ -162,8 +162,7 @@ class Ledger:
         self._repeats = Repeats(self.counts)
         self.promotion = _create_promotion(job)
         self._pauses: dict[tuple[int, int], int] = {}  # trial and rung → number of the attempt that was paused there
-        self._new_ends: list[int] = []  # trials that have ended since the last draw, in order
-        self._bad: set[int] = set()  # trials that failed by their own fault
+        self._states: dict[int, FrozenTrial] = {}  # number → its trial at the end of the attempt, for a replay
         self._offsets: dict[int, int] = {}  # trial that has reported → 1 if it counts its steps from 0, otherwise 0
         self._dropped: list[tuple[TrialRequest, TrialOutcome]] = []  # attempts that `take_dropped` will return
         self._stop = tuple(records.StopRule(**rule.model_dump()) for rule in job.stops)
@@ -567,9 +566,6 @@ class Ledger:
             sampled: Mapping[str, Any] = samplers.suggest(optuna_trial, self.job, self._space_function, preset_values)
         if not is_enqueued:
             optuna_trial, sampled = self._redraw(trial, optuna_trial, sampled)
-        if self._is_replayed:  # lets a later controller replay the study, see `replaying`
-            self._memory.set_trial_system_attr(optuna_trial._trial_id, replaying.ENDED_BEFORE, self._new_ends)
-            self._new_ends = []
         self._next += 1
         return self._create_attempt(optuna_trial, trial, 1, None, sampled, self._first_segment(trial))
 
@@ -727,10 +723,27 @@ class Ledger:
         is_first_draw = trial == 0
         if not self._is_replayed or is_first_draw or samplers.is_rebuilt(sampler) or sampler is previous:
             return
-        trials = [self._frozen(number) for number in range(trial)]
         with self._sampler_call(trial):
             memory = history.History(self.job, self._earlier)
-            replaying.replay(self.job, memory, sampler, trials, self._new_ends, self._bad, self._space_function)
+            replaying.replay(self.job, memory, sampler, self._events(), self._space_function)
+
+    def _events(self) -> Iterator[replaying.Start | replaying.End]:
+        """Yield the starts and ends of attempts so far, in order, for a replay. Attempts that were retried have no end."""
+        for number, (request, _) in self._attempts.items():
+            yield from self._ends(request.ended_before or ())
+            _, previous = (None, None) if request.retry_of is None else self._attempts[request.retry_of]
+            if previous is None or previous.failure is None:
+                trial = self._states.get(number) or self._frozen(request.trial)
+                yield replaying.Start(trial, is_drawn=previous is None)
+        yield from self._ends(self._ended_since_start)
+
+    def _ends(self, numbers: Iterable[int]) -> Iterator[replaying.End]:
+        """Yield the ends of these attempts, unless they were retried."""
+        for number in numbers:
+            _, outcome = self._attempts[number]
+            assert outcome is not None
+            if not outcome.retried:
+                yield replaying.End(self._states[number], samplers.is_bad(self.job, outcome))
 
     @contextlib.contextmanager
     def _sampler_call(self, trial: int) -> Iterator[None]:
@@ -927,14 +940,10 @@ class Ledger:
 
     def _end_in_memory(self, trial: int, outcome: TrialOutcome) -> None:
         """Record for samplers that the newest attempt at a trial has ended."""
-        is_bad = samplers.is_bad(self.job, outcome)
-        self._memory.record_end(self._frozen(trial), is_bad)
-        if not outcome.retried:
-            self._new_ends.append(trial)
-            if is_bad:
-                self._bad.add(trial)
-            else:  # an attempt before this one may have been bad
-                self._bad.discard(trial)
+        frozen = self._frozen(trial)
+        self._memory.record_end(frozen, samplers.is_bad(self.job, outcome))
+        if self._is_replayed:
+            self._states[outcome.number] = frozen
 
     def _count_end(self, request: TrialRequest, sampled: Mapping[str, Any], outcome: TrialOutcome) -> None:
         """Count the end of an attempt. It has ended now, or under an earlier controller when the ledger is opened."""
@@ -1128,7 +1137,6 @@ class Ledger:
         curves, unfinished = self._load_reports({request.number for request in interrupted})
         for attempt in attempts:
             self._restore_attempt(attempt, curves.get(attempt.request.number, {}))
-        self._restore_new_ends()
         self._restore_ended_since_start()
         for request in interrupted:
             self._record_loss(request, unfinished.get(request.number, []))
@@ -1172,17 +1180,6 @@ class Ledger:
         if outcome is not None:
             self._end_in_memory(request.trial, outcome)
             self._count_end(request, dict(request.params), outcome)
-
-    def _restore_new_ends(self) -> None:
-        """Reduce `_new_ends` to the trials that have ended since the last draw, in the order of their ends.
-
-        For a sampler that is replayed, each drawn trial lists the trials that had ended before it.
-        """
-        ended_before: set[int] = set()  # trials that had ended before the last draw
-        for trial in range(self._next):
-            ended_before.update(self._frozen(trial).system_attrs.get(replaying.ENDED_BEFORE, ()))
-        end_times = {trial: self.newest[trial].ended or 0.0 for trial in self._new_ends if trial not in ended_before}
-        self._new_ends = sorted(end_times, key=lambda trial: (end_times[trial], trial))
 
     def _restore_ended_since_start(self) -> None:
         """Reduce `_ended_since_start` to the attempts whose ends no start has recorded, in the order of their ends."""

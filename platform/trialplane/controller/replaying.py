@@ -1,17 +1,18 @@
 """Replays a study, to restore the memory of a sampler after a restart of the controller.
 
 Optuna's samplers read the study before each draw. Classes of other packages may instead store in memory what they have
-learned, as searchers of Ray Tune do. So each trial that such a sampler draws gets an attribute, which lists the trials that
-have ended since the previous draw. A later controller creates a new sampler and a temporary study, in which the sampler
-draws the same trials again, and is told the same ends between them.
+learned, as searchers of Ray Tune do. Each attempt in the ledger names the attempts that have ended since the one before it
+started. So a later controller creates a new sampler and a temporary study, in which the sampler draws the same trials again,
+and sees the same ends and continuations of paused trials between them.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import optuna
@@ -24,17 +25,40 @@ from trialplane.job.kinds import Job
 
 log = logging.getLogger(__name__)
 
-ENDED_BEFORE = "trialplane:told"  # attribute of a trial: numbers of the trials that ended since the previous draw
 _FIXED = "fixed_params"  # Optuna's attribute of an enqueued trial: the parameters that the sampler does not draw
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """The start of an attempt.
+
+    Attributes:
+        trial: Its trial.
+        is_drawn: Whether it was drawn. Otherwise it was paused and continues.
+    """
+
+    trial: FrozenTrial
+    is_drawn: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """The end of an attempt.
+
+    Attributes:
+        trial: Its trial, as it was then. If it was paused, it may have continued later.
+        is_bad: Whether it has failed by its own fault.
+    """
+
+    trial: FrozenTrial
+    is_bad: bool
 
 
 def replay(
     job: Job,
     memory: history.History,
     sampler: optuna.samplers.BaseSampler,
-    trials: Sequence[FrozenTrial],
-    new_ends: Sequence[int],
-    bad: Collection[int],
+    events: Iterable[Start | End],
     function: Callable[..., Any] | None,
 ) -> None:
     """Let a new sampler draw the trials that the sampler of an earlier controller has drawn, in a temporary study.
@@ -46,25 +70,25 @@ def replay(
         job: Job of the study.
         memory: Empty memory for the temporary study.
         sampler: New sampler.
-        trials: All trials that were drawn, in the order of their numbers.
-        new_ends: Numbers of the trials that have ended since the last draw, in order.
-        bad: Numbers of the trials that failed by their own fault.
+        events: Starts and ends of the study, in order, without those of attempts that were retried.
         function: Function that defines the space; None if the job lists the parameters.
     """
     memory.create_new_study(memory.directions, "replay")
     study = optuna.Study("replay", memory, sampler=sampler)
     different: list[int] = []  # numbers of trials for which the new sampler draws other parameters
-    for trial in trials:
-        for number in trial.system_attrs.get(ENDED_BEFORE, ()):
-            _replay_end(study, memory, trials[number], is_bad=number in bad)
-        replayed = _replay_draw(study, memory, job, trial, function)
-        if not points.is_same(replayed.params, trial.params):
+    for event in events:
+        trial = event.trial
+        if isinstance(event, End):
+            _replay_end(study, memory, trial, is_bad=event.is_bad)
+            continue
+        if event.is_drawn:
+            replayed = _replay_draw(study, memory, job, trial, function)
+            if points.is_same(replayed.params, trial.params):
+                continue
             different.append(trial.number)
-            running = copy.copy(trial)
-            running.state, running.values, running.datetime_complete = OptunaState.RUNNING, None, None
-            memory.replace(replayed._trial_id, running)
-    for number in new_ends:
-        _replay_end(study, memory, trials[number], is_bad=number in bad)
+        running = copy.copy(trial)
+        running.state, running.values, running.datetime_complete = OptunaState.RUNNING, None, None
+        memory.replace(memory.get_trial_id_from_study_id_trial_number(study._study_id, trial.number), running)
     if different:
         log.warning(
             "the sampler %s draws %s otherwise than before the run was resumed, so it has no seed; it goes on from there",
