@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -26,7 +28,11 @@ for _name in [name for name in os.environ if name.startswith(("TRIALPLANE_", "ML
         del os.environ[_name]
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
-FORKED = {"cli", "client", "docs", "hydra_sweeper", "study"}  # folders of tests that start whole runs
+# Folder of tests that start whole runs → fixture that they use.
+FORKED = {
+    **dict.fromkeys(["client", "study"], "forked_exporters"),  # their subject is also how a controller starts and ends
+    **dict.fromkeys(["cli", "docs", "hydra_sweeper"], "forked_controllers"),
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,33 +82,56 @@ def mlflow_tables(tmp_path_factory: pytest.TempPathFactory, services: None) -> P
     return file
 
 
-@pytest.fixture(scope="session")
-def _fork_server(tmp_path_factory: pytest.TempPathFactory, services: None) -> Iterator[Path]:
-    """Return the socket of a process that runs exporters in forks."""
-    file = tmp_path_factory.mktemp("forked") / "socket"
+@contextlib.contextmanager
+def _fork_server(folder: Path, program: str, *arguments: str) -> Iterator[Path]:
+    """Start a process that runs a program in forks; yield its socket, which has the program's name."""
+    file = folder / program
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(file))
         listener.listen()
-        command = [sys.executable, "-m", "tests.forked.server", str(os.getpid())]
+        command = [sys.executable, "-m", "tests.forked.server", str(os.getpid()), program, *arguments]
         server = subprocess.Popen(command, stdin=listener, cwd=Path(__file__).parent.parent)
     yield file
     server.kill()
     server.wait()
 
 
+@pytest.fixture(scope="session")
+def _exporter_server(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("forked")
+    with _fork_server(folder, "trialplane.exporter", shutil.copy(mlflow_tables, folder / "mlflow.db")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _controller_server(tmp_path_factory: pytest.TempPathFactory, services: None) -> Iterator[Path]:
+    with _fork_server(tmp_path_factory.mktemp("forked"), "trialplane.controller") as server:
+        yield server
+
+
 @pytest.fixture
-def forked_exporters(_fork_server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_exporters(_exporter_server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the exporters of this test's runs be forks of a process that has imported MLflow, which takes seconds.
 
     It is for tests of other things than the exporter's process.
     """
-    monkeypatch.setenv("FORK_SERVER", str(_fork_server))
+    monkeypatch.setenv("FORK_SERVERS", str(_exporter_server))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "forked"), prepend=os.pathsep)
 
 
+@pytest.fixture
+def forked_controllers(forked_exporters: None, _controller_server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the controllers of this test's runs be forks too, of a process that has imported a controller.
+
+    It is for tests of what a run does, and not of its processes.
+    """
+    monkeypatch.setenv("FORK_SERVERS", str(_controller_server), prepend=os.pathsep)
+
+
 @pytest.fixture(autouse=True)
-def _forked_exporters(request: pytest.FixtureRequest) -> None:
-    """Use `forked_exporters` in the folders of whole runs, but where the exporter's own process is a subject."""
+def _forked(request: pytest.FixtureRequest) -> None:
+    """Use a fixture of `FORKED`, but where the exporter's own process is a subject."""
+    fixture = FORKED.get(request.path.parent.name)
     is_about_exporters = request.path.name in ("test_crashes.py", "test_mlflow.py", "test_mlflow_exports.py")
-    if request.node.get_closest_marker("services") and request.path.parent.name in FORKED and not is_about_exporters:
-        request.getfixturevalue("forked_exporters")
+    if fixture and request.node.get_closest_marker("services") and not is_about_exporters:
+        request.getfixturevalue(fixture)

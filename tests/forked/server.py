@@ -1,6 +1,9 @@
-"""`python -m tests.forked.server PARENT`: runs exporters in forks, which have imported MLflow already. That takes seconds.
+"""`python -m tests.forked.server PARENT PROGRAM [FILE]`: runs a program of a run in forks, which have imported it already.
 
-Its stdin is a socket that listens. `sitecustomize.py` connects to it in the process that a controller has started, and
+The imports are most of the processor time of a small run: MLflow for an exporter, SQLAlchemy and Optuna for a controller.
+FILE is a store of MLflow, which exporters open.
+
+Its stdin is a socket that listens. `sitecustomize.py` connects to it in the process that was started, passes signals on, and
 waits for the fork's exit code. If that process is killed, its fork ends too.
 """
 
@@ -13,16 +16,36 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable
+from pathlib import Path
 
-from trialplane.exporter import lean_imports
 from trialplane.training import process
 
-lean_imports.install()  # as an exporter does first
 
-from mlflow.store.tracking import sqlalchemy_store  # noqa: E402, F401 - an exporter imports it when it opens a store
-from sqlalchemy import orm  # noqa: E402
+def _exporter(store: str) -> Callable[[], int]:
+    from trialplane.exporter import lean_imports
 
-from trialplane.exporter import __main__ as exporter  # noqa: E402
+    lean_imports.install()  # as an exporter does first
+
+    from mlflow.store.tracking import sqlalchemy_store
+    from sqlalchemy import orm
+
+    from trialplane.exporter import __main__ as exporter
+
+    orm.configure_mappers()
+    # What an exporter does first: it imports all migrations to compare the store's version with the newest.
+    sqlalchemy_store.SqlAlchemyStore(f"sqlite:///{store}", str(Path(store).parent)).engine.dispose()
+    return exporter.main
+
+
+def _controller() -> Callable[[], int]:
+    from trialplane.controller import __main__ as controller
+    from trialplane.controller import session  # noqa: F401 - a controller imports it after it has read its settings
+
+    return controller.main
+
+
+PROGRAMS = {"trialplane.exporter": _exporter, "trialplane.controller": _controller}
 
 
 def _end_with_peer(connection: socket.socket) -> None:
@@ -31,8 +54,8 @@ def _end_with_peer(connection: socket.socket) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _export(connection: socket.socket) -> None:
-    """Be the exporter that the other end asks for."""
+def _run(connection: socket.socket, program: Callable[[], int]) -> None:
+    """Be the process that the other end asks for."""
     data, streams, *_ = socket.recv_fds(connection, 1 << 20, 3)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -41,23 +64,28 @@ def _export(connection: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
-    sys.argv = order["arguments"]
+    sys.argv, sys.path[:] = order["arguments"], order["path"]
+    if order["leads"]:
+        os.setsid()
+    connection.send(b"%d" % os.getpid())
     threading.Thread(target=_end_with_peer, args=[connection], daemon=True).start()
-    connection.send(b"%d" % exporter.main())
+    connection.send(b"%d" % program())
 
 
 def main() -> None:
-    """Fork an exporter for each connection, until the parent ends."""
+    """Fork a process for each connection, until the parent ends."""
     process.die_with_parent(int(sys.argv[1]))
-    orm.configure_mappers()
+    program = PROGRAMS[sys.argv[2]](*sys.argv[3:])
+    assert threading.active_count() == 1, "a fork has no other threads"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     listener = socket.socket(fileno=os.dup(0))
     while True:
         connection, _ = listener.accept()
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listener.close()
             try:
-                _export(connection)
+                _run(connection, program)
             except BaseException:
                 traceback.print_exc()
                 raise
