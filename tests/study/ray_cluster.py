@@ -127,10 +127,14 @@ class Cluster:
     def run(self) -> RunPaths:
         return RunPaths.of(self.home, "toy")
 
-    def start_worker(self, name: str, *, slots: int = 1, wait: bool = True) -> None:
-        """Starts a worker with slots and a disk of its own; one that Ray gives up on a busy machine is started again."""
+    def start_worker(self, name: str, *, slots: int = 1, gpus: int = 0, wait: bool = True) -> None:
+        """Starts a worker with slots and a disk of its own; one that Ray gives up on a busy machine is started again.
+
+        Ray believes that it has GPUs.
+        """
         resources = json.dumps({"trial_slot": slots})
         command = [f"--address={self.address}", f"--num-cpus={slots}", f"--resources={resources}"]
+        command.append(f"--num-gpus={gpus}")
         self.workers[name] = self._ray(command, self.root / name)
 
         def is_up() -> bool:

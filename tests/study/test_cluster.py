@@ -22,7 +22,7 @@ from tests.study.ray_cluster import Cluster, make_plan, wait_until
 from trialplane import errors
 from trialplane.wire import labels, ledger, records
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
-from trialplane.wire.states import FailureClass, RunState
+from trialplane.wire.states import FailureClass, RunState, TrialState
 
 __all__ = ["gateways", "postgres"]  # fixtures
 
@@ -54,6 +54,19 @@ import time
 def run(ctx):
     time.sleep(ctx.params["pause"])
     return {"score": ctx.params["x"]}
+"""
+
+# Waits until there is a file "go-" with its number.
+SHARING = """
+import os
+import time
+from pathlib import Path
+
+def run(ctx):
+    while not Path(ctx.params["stages"], f"go-{ctx.trial}").exists():
+        time.sleep(0.01)
+    seen = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF")}
+    return {"score": ctx.params["x"], "seen": seen, "gpus": ctx.gpus}
 """
 
 SPEC: dict[str, Any] = {
@@ -253,3 +266,32 @@ def test_desired_states_are_applied_and_an_outage_of_postgresql_costs_nothing(
     assert cluster.wait() == errors.EXIT_CANCELLED
     assert study.status().state is RunState.CANCELLED
     assert len(study.attempts()) == attempts, "no trial was started"
+
+
+@pytest.mark.slow
+def test_two_trials_share_a_gpu_and_a_third_waits(study: Study, tmp_path: Path) -> None:
+    """The GPU is only in Ray's books. The cap of memory is what torch reads; on a GPU, tests/worker/test_environment.py."""
+    fields = {"preload": [], "trials": 4, "parallel": 3, "resources": {"gpus": 0.5}, "params": {"stages": str(tmp_path)}}
+    study.cluster.submit(make_plan(tmp_path / "jobs" / "toy", {**SPEC, **fields}, SHARING))
+    study.cluster.start_head()
+    study.cluster.start_worker("a", slots=3, gpus=1)
+    study.cluster.start_controller()
+
+    def running() -> set[int]:
+        return {request.trial for request, outcome in study.attempts() if outcome is None}
+
+    wait_until(lambda: running() == {0, 1}, "two trials run")
+    assert study.status().slots_ready <= 2
+    for ends, begins in ((0, 2), (2, 3)):
+        (tmp_path / f"go-{ends}").touch()
+        wait_until(lambda begins=begins: running() == {1, begins}, f"trial {begins} has the share of trial {ends}")
+    for trial in (1, 3):
+        (tmp_path / f"go-{trial}").touch()
+    assert study.cluster.wait() == 0, study.cluster.said()
+    assert study.status().slots_ready <= 2
+    outcomes = [outcome for _, outcome in study.attempts() if outcome is not None]
+    assert [outcome.state for outcome in outcomes] == [TrialState.COMPLETE] * 4
+    seen = {"CUDA_VISIBLE_DEVICES": "0", "PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.475"}
+    assert [outcome.returned["seen"] for outcome in outcomes] == [seen] * 4
+    assert [outcome.metrics["gpus"] for outcome in outcomes] == [1.0] * 4
+    assert len({outcome.slot for outcome in outcomes}) == 2
