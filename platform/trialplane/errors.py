@@ -58,6 +58,8 @@ _MOST_LISTED = 12  # names in a hint that lists all of them
 Place = tuple[str | int, ...]  # path of a field of a job file: ("space", "lr", "low")
 _LONGEST_NAME = 100  # characters; longer input is not a misspelled name, and comparing it would take seconds
 
+ARGUMENTS_REFUSED = "does not take its arguments"  # words in the message about a script that refuses them
+
 
 class TrialplaneError(Exception):
     """Base class of all errors of trialplane.

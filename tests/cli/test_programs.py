@@ -697,7 +697,10 @@ def test_a_misspelled_objective_is_no_number_without_a_name(platform, written: P
     write(written, {"fit.py": text})
     result = platform("init", "--from", str(written / "fit.py"), "--objective", "val_acc:max")
     assert "; its metrics: valid_acc\n" in result.stderr, result.output
-    assert "objective: val_acc, maximized (one run did not show it)" in result.stderr
+    assert "objective: valid_acc, maximized (val_acc by another name)" in result.stderr
+    Path("src/job.yaml").unlink()
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "val_auc:max")
+    assert "objective: val_auc, maximized (one run did not show it)" in result.stderr
     assert made().metrics is None
 
 

@@ -102,3 +102,15 @@ def test_of_a_function_only_where_no_parameter_may_choose_what_is_imported(tmp_p
 )
 def test_what_a_parser_says(text: str, certain: bool) -> None:
     assert usage.refusal_error("a", text).certain is certain
+
+
+def test_a_message_of_typer_has_no_box_and_the_option_that_was_meant() -> None:
+    rule = "─" * 30
+    text = (
+        "Usage: a [OPTIONS] {data}\nTry 'a --help' for help.\n"
+        f"╭─ Error {rule}╮\n│ No such option: --learning_rate (Possible options: --learning-rate)   │\n╰{rule}╯\n"
+    )
+    error = usage.refusal_error("a", text)
+    assert error.certain
+    assert "a does not take its arguments: Error No such option: --learning_rate" in str(error)
+    assert "did you mean --learning-rate?" in str(error) and "─" not in str(error), error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shlex
 import sys
 import time
@@ -16,10 +17,10 @@ import click
 
 from trialplane.cli import foreground, importing, kinds, names, output, watching
 from trialplane.client import cloning, target_choice
-from trialplane.client.run import SubmissionOutcome
+from trialplane.client.run import RunHandle, SubmissionOutcome
 from trialplane.client.sdk import Platform
 from trialplane.client.target import TargetName
-from trialplane.errors import InputError, Issue, JobNotFound, SpecError
+from trialplane.errors import ARGUMENTS_REFUSED, InputError, Issue, JobNotFound, SpecError
 from trialplane.importing import flags
 from trialplane.job import document, fixed_params, load, short_forms
 from trialplane.job.load import Flag
@@ -154,8 +155,15 @@ def hpo(
     if source is not None:
         with _cloned_job(source, target_name, checkpoint, job, allow_other_code=other_code) as (folder, params):
             return _submit("hpo", str(folder), target_name, overrides, issues, trial_params=params, **options)
+    handles: list[RunHandle] = []
     try:
-        return _submit("hpo", str(job), target_name, overrides, issues, **options)
+        exit_code = _submit("hpo", str(job), target_name, overrides, issues, **options, on_start=handles.append)
+        if exit_code and str(job).endswith(".py") and ARGUMENTS_REFUSED in handles[0].status().reason:
+            command = _init_command(_python_command(str(job), options["param_texts"]), spaces, objectives)
+            output.note(
+                f"if its settings file or its text has these parameters, `{command}` makes a job that sets them there"
+            )
+        return exit_code
     except JobNotFound as error:
         if not error.program or not (spaces or objectives):
             raise
@@ -229,6 +237,14 @@ def _init_command(program: str, spaces: Sequence[str], objectives: Sequence[str]
     words = ["platform", "init", "--from", program, *(word for text in spaces for word in ("--space", text))]
     words += [word for text in objectives[:1] for word in ("--objective", text)]
     return shlex.join(words)
+
+
+def _python_command(script: str, param_texts: Sequence[str]) -> str:
+    """Return the command that runs a script with the values of --param as its arguments."""
+    pairs = (text.partition("=") for text in param_texts)
+    return shlex.join(
+        ["python", os.path.normpath(script), *(word for name, _, value in pairs for word in (f"--{name}", value))]
+    )
 
 
 def _script_floats(job: str | None) -> set[str]:

@@ -692,6 +692,10 @@ def _requested_objective(
     shown = [(source, name) for source, names in metrics_by_source.items() for name in names]
     exact = [(source, name) for source, name in shown if name == requested["metric"]]
     similar = [(source, name) for source, name in shown if smoke.spelling(name) == spelling]
+    same_words = [(source, name) for source, name in shown if smoke.words(name) == smoke.words(requested["metric"])]
+    if not (exact or similar) and len({name for _, name in same_words}) == 1:
+        source, name = same_words[0]
+        return source, {**requested, "metric": name}, f"{requested['metric']} by another name"
     likely_source = next((MetricSource("file", path=path) for path in job.metric_files), smoke.STDOUT)
     if result is None:
         return likely_source, dict(requested), "the script was not run to see it"

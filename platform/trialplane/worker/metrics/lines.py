@@ -54,9 +54,10 @@ _BOUND_BEFORE = re.compile(
     r"(?<!\w)(?:from|than|until|below|above|under)\s+(?:(?:the|best|last|previous)\s+)*$", re.IGNORECASE
 )
 _ANY_DATA_SET = re.compile(r"train|val|test", re.IGNORECASE)  # also in valid and eval
-# A set of data to which the metrics after it belong: `Test set:`, `Train Epoch: 3`, `[VAL]`, `valid |`, `'test': {`.
+# A set of data to which the metrics after it belong: `Test set:`, `Train Epoch: 3`, `[VAL]`, `valid |`, `'test': {`, or
+# `valid (NDCG: 0.1, HR: 0.2)`.
 _HEADING = re.compile(
-    rf"(?<![\w./@-])({_DATA_SET})(?:[\])]|[\"']?\s?[:|>](?!\s?[-+]?[\d.])|\s-\s|[ _]"
+    rf"(?<![\w./@-])({_DATA_SET})(?:[\])]|[\"']?\s?[:|>](?!\s?[-+]?[\d.])|\s-\s|\s?\((?=[^\W\d][\w@.-]*\s?[:=])|[ _]"
     r"(?i:set|data|dataset|split|phase|results?|stats|metrics|epoch|step|iter|iteration|batch|round)(?!\w))"
 )
 _SET_OF_LINE = re.compile(rf"\W*({_DATA_SET})[ _](?=[^\W\d])")  # before the first of several: `Train loss: 0.3, acc: 0.9`
@@ -571,12 +572,15 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
         return ()
     spelling = r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
     # Between the name and its value: other words and a sign as `:`, or `on the 100 images:`, or `at step 20:`, or `is`, or
-    # `AVG`, or `->`, or nothing.
+    # `AVG`, or `->`, or `has been updated to`, or `improved from 0.4 to`, or `decreased (0.4 -->`,
+    # or nothing.
     between = (
         r"(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]"
         # Only before a decimal number: `loss average 10 batches` has none.
         rf"|\s+(?:at|after|in)\s+(?:{'|'.join(STEPS)})\s+\d{{1,15}}\s*+[:=](?=\s*+[-+]?\d*\.\d)"
-        r"|\s+(?:avg|average|mean|score|value)\b(?=\s*+[-+]?\d*\.\d)|\s*+is\b|\s*+->)?"
+        r"|\s+(?:avg|average|mean|score|value)\b(?=\s*+[-+]?\d*\.\d)|\s*+is\b|\s*+->"
+        r"|(?:\s+(?:has|have|was|were|is|been)){0,2}\s+(?:updated|improved|increased|decreased|reduced|dropped|changed)"
+        rf"(?:(?:\s+from\s+{_NUMBER})?\s+to(?=\s)|\s+\({_NUMBER}\s*+-+>))?"
     )
     value_after = rf"(?<!\w){spelling}(?!\w)[\"']?{between}\s*+{_CALL_PREFIX}({_NUMBER}){_NUMBER_END}"
     value_before = rf"(?:^|[:=|,;(]) *+(\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++{spelling}(?!\w)"

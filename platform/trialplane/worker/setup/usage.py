@@ -22,12 +22,13 @@ from trialplane.wire import cluster, env, records
 from trialplane.worker import context
 
 USAGE_ERROR = 2  # exit code of argparse, click and similar libraries for wrong arguments
-_PARSERS = r"\b(?:parse_args|parse_known_args|HfArgumentParser|simple_parsing|LightningCLI|click|absl)\b"
+_PARSERS = r"\b(?:parse_args|parse_known_args|HfArgumentParser|simple_parsing|LightningCLI|click|typer|absl)\b"
 # Messages about unknown or missing arguments, which all trials have; others may be about the value of one trial.
 _CERTAIN = re.compile(
     r"unrecognized arguments|arguments are required|no such option|missing (?:option|argument|parameter)|unexpected extra",
     re.I,
 )
+_BOX = re.compile(r"[\u2500-\u257f]+")  # characters of boxes, which rich draws around typer's messages
 _PATIENCE = 10.0  # seconds for a script to read its arguments
 TAIL = 4096  # bytes of the output that are searched for the cause of an end
 LONGEST = 300  # characters of such output in a message
@@ -45,16 +46,16 @@ def refusal_error(
         replacing_options: Name of a value in the script's text that a parameter can replace → the option of `submit` that
             does so.
     """
-    synopsis, reason = _split_usage(text)
+    synopsis, reason = _split_usage(_BOX.sub(" ", text))
     hint = synopsis[:LONGEST].strip()
     unknown = re.search(r"(?:unrecognized arguments|[Nn]o such option):? '?(--[\w.-]+)", reason)
     if unknown:
-        suggestion = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis))
+        suggestion = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis + reason[unknown.end() :]))
         if suggestion.startswith("did"):  # "did you mean …"; otherwise it lists all options
             hint = suggestion
         if option := replacing_options.get(unknown[1].removeprefix("--")):
             hint = f"its text has a value of that name, which `{option}` replaces"
-    message = "; ".join(filter(None, [f"{script} does not take its arguments: {reason[:LONGEST]}", hint, _HELP]))
+    message = "; ".join(filter(None, [f"{script} {errors.ARGUMENTS_REFUSED}: {reason[:LONGEST]}", hint, _HELP]))
     return context.ArgumentsRefused(message, certain=_CERTAIN.search(reason) is not None)
 
 
@@ -62,7 +63,7 @@ def _split_usage(text: str) -> tuple[str, str]:
     """Return the synopsis and the error of a usage message at the end of a text: `usage: …` and `error: …`."""
     begin = max(0, text.rfind("usage:") if "usage:" in text else text.rfind("Usage:"))
     words = " ".join(text[begin:].split())  # `usage: train.py [--lr LR] train.py: error: …`
-    error = re.search(r"(?:error|Error):.*", words)
+    error = re.search(r"(?:error:|Error:|Error (?=[A-Z])).*", words)
     reason = error[0] if error else words
     return re.sub(r" ?\S+: ?$", "", words.partition(reason)[0]), reason  # without `train.py: ` before the error
 
