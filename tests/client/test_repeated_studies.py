@@ -169,7 +169,10 @@ def test_a_study_that_was_interrupted_trains_what_had_not_ended(runs: Runs, prun
 def test_more_trials_than_before(runs: Runs) -> None:
     """A trial that is promoted further than before has no checkpoint left, so it starts over; the others train nothing."""
     first = Work(study(runs, "first"), 1).trained
-    second = Work(study(runs, "second", reuse=True, trials=48), 2).trained
+    larger = study(runs, "second", reuse=True, trials=48)
+    ends = {attempt.outcome.state for attempt in earlier.read(larger.code).followed if attempt.outcome}
+    assert ends == {TrialState.PAUSED, TrialState.COMPLETE}, "those that were dropped later may continue here"
+    second = Work(larger, 2).trained
     again = {(trial, step) for trial, step in second if (trial, step) in set(first)}
     promoted = {trial for trial, step in second if trial < 24}
     assert {trial for trial, _ in again} == promoted

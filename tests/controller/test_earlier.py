@@ -167,15 +167,16 @@ def test_a_study_without_history_is_shown_its_own_trials(opened: Opened) -> None
 
 
 def test_a_run_that_is_cancelled_does_not_wait_for_the_order_of_an_earlier_one(opened: Opened) -> None:
-    """Trial 0 is to end after trial 2 has ended, which is trained and never ends."""
+    """Trial 0 is to end after trial 3 has started, which waits for a slot."""
     of = job(**SEARCH, sampler="random")
-    requests = [asked(opened.open(of)) for _ in range(3)]
+    ledger = opened.open(of)
+    requests = [asked(ledger) for _ in range(3)]
     opened.close()
     opened.run.ledger.unlink()
     earlier_attempts = [EarlierAttempt("first", one.trial, one.params, one.seed, ended_before=()) for one in requests]
     ends = TrialOutcome(0, TrialState.COMPLETE, metrics={"loss": 1.0})
     earlier_attempts[0] = dataclasses.replace(earlier_attempts[0], outcome=ends)
-    earlier_attempts.append(dataclasses.replace(earlier_attempts[2], trial=3, ended_before=(2, 0)))
+    earlier_attempts.append(dataclasses.replace(earlier_attempts[2], trial=3))
     opened.run.code.mkdir()
     (opened.run.code / earlier.FILE).write_bytes(Earlier(followed=tuple(earlier_attempts)).pack())
     ledger = opened.open(of)
