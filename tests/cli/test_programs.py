@@ -1071,3 +1071,16 @@ def test_a_longer_name_than_that_of_a_value_in_a_file_is_told(
     monkeypatch.chdir(written)
     result = platform("init", "--from", "python fit.py conf.py", "--space", "optim.optimizer.lr=0.001..0.1")
     assert result.exit_code == 2 and "no parameter optim.optimizer.lr; did you mean lr?" in result.stderr, result.output
+
+
+@pytest.mark.parametrize("command", ["MODEL=small LAYERS=2 {}", "export LAYERS=2 && MODEL='small' {}", "env MODEL=small {}"])
+def test_a_searched_variable_replaces_its_value_in_the_command(platform, written: Path, command: str) -> None:
+    """Otherwise each trial would run with the value in the command, whatever the study says."""
+    text = "import os\nprint('size:', {'small': 1, 'large': 2}[os.environ.get('MODEL', 'small')])\n"
+    write(written, {"fit.py": text})
+    result = platform(
+        "init", "--from", command.format("python src/fit.py"), "--space", "MODEL=small,large", "--objective", "size:min"
+    )
+    assert result.exit_code == 0, result.output
+    words = " ".join(str(word) for word in made(".").command or ())
+    assert words.count("MODEL=") == 1 and "MODEL={MODEL}" in words, words

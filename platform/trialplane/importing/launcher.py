@@ -444,11 +444,20 @@ def with_names(command: Script, options: Mapping[str, Option]) -> Script:
 
 
 def with_variables(command: Script, options: Sequence[Option]) -> Script:
-    """Return a command that also sets environment variables, which are parameters."""
-    words = list(command.command)
-    start = 1 if words[:1] == ["env"] else 0
-    assignments = [f"{option.name}={{{option.name}}}" for option in options]
-    words = ["env", *assignments, *words[start:]] if options else words
+    """Return a command that also sets environment variables, which are parameters.
+
+    Where the command itself sets one of them, as `MODEL=small python train.py` does, the parameter replaces the value there.
+    """
+    words, assignments = list(command.command), []
+    for option in options:
+        assignment_text = f"{option.name}={{{option.name}}}"
+        if command.call is not None and option.name in command.call.variables:
+            own_assignment = re.compile(rf"(?<![\w$.-]){option.name}=(?:\"[^\"]*\"|'[^']*'|[^\s\"';&|])*")
+            words = [own_assignment.sub(assignment_text, word) for word in words]
+        else:
+            assignments.append(assignment_text)
+    if assignments:
+        words = ["env", *assignments, *words[words[:1] == ["env"] :]]
     return dataclasses.replace(command, command=tuple(words), options=(*command.options, *options))
 
 
