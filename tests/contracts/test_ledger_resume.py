@@ -135,8 +135,7 @@ def test_attempts_that_were_lost_or_stopped_change_nothing_in_what_is_drawn(
     sqlite: Backend, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also once there are more trials than the sampler is shown, which here are 12 and not 1,000."""
-    monkeypatch.setattr(history, "LIMIT", 12)
-    monkeypatch.setattr(history, "BEST", 3)
+    monkeypatch.setattr(history, "BOUNDS", {"tpe": history.Bound(12, 3)})
     job = make_job(**CASES[name], trials=32)
     place = dataclasses.replace(sqlite, url=f"sqlite:///{sqlite.folder}/whole.db")
     with place.open(job, lock=sqlite.folder / "whole.lock") as ledger:

@@ -128,7 +128,7 @@ def test_a_sampler_is_shown_a_bounded_part_of_a_long_history(opened: Opened) -> 
     ledger = opened.open(job(**SEARCH, sampler="tpe"))
     losses(ledger, 2)
     trials = shown(ledger)
-    assert len(trials) == history.LIMIT
+    assert len(trials) == history.BOUNDS["tpe"].trials
     assert {0, 1} & {trial.number for trial in trials}, "own trials are chosen like the others"
     assert min(trial.values[0] for trial in trials) == min(trial.values[0] for trial in ledger._earlier)
 
@@ -138,7 +138,7 @@ def test_a_long_history_defines_the_space_that_is_drawn_jointly(opened: Opened) 
     given(opened, 3000)
     ledger = opened.open(job(**SEARCH, sampler="gp"))
     trials = shown(ledger)
-    assert len(trials) == history.LIMIT
+    assert len(trials) == history.BOUNDS["gp"].trials
     assert optuna.search_space.IntersectionSearchSpace().calculate(ledger._study) == {}, "no trial of its own"
     assert set(optuna.search_space.intersection_search_space(trials)) == {"x", "y"}
 

@@ -17,7 +17,9 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 from tests.controller.trainings import job
 
-from trialplane.controller.history import BEST, LIMIT, History
+from trialplane.controller.history import BOUNDS, History
+
+LIMIT, BEST = BOUNDS["tpe"]
 
 LOSS = {"metric": "loss", "direction": "minimize"}
 SCORE = {"metric": "score", "direction": "maximize"}
@@ -83,8 +85,11 @@ def test_trials_of_one_space_share_its_distributions() -> None:
 def test_gp_has_room_for_all_that_completed() -> None:
     """It reads no pruned trials."""
     pruned = {"state": TrialState.PRUNED, "intermediate_values": {1: 0.5}}
-    memory = filled([{"value": 1.0} if number % 2 else pruned for number in range(2 * LIMIT)], sampler="gp")
-    assert sum(trial.state is TrialState.COMPLETE for trial in shown(memory)) == LIMIT
+    limit = BOUNDS["gp"].trials
+    memory = filled([{"value": 1.0} if number % 2 else pruned for number in range(2 * limit)], sampler="gp")
+    assert sum(trial.state is TrialState.COMPLETE for trial in shown(memory)) == limit
+    memory = filled([{"value": float(number)} for number in range(LIMIT)], sampler="gp")
+    assert len(shown(memory)) == limit, "fewer than TPE gets"
 
 
 def front(count: int) -> list[dict[str, list[float]]]:

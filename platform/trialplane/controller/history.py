@@ -12,9 +12,10 @@ Samplers get other trials than pruners and the export in three respects:
   are the best ones. So until their segment ends, TPE gets them as they were paused.
 - Optuna's samplers ignore failed trials. A sampler that maximizes a model would draw the same point again and again. So a
   trial that failed by its own fault has the worst possible values, see `History.record_end`.
-- TPE's time to draw grows with the number of trials it considers (280 ms at 10,000 trials of 10 parameters, measured). So
-  it gets `LIMIT` trials: the best `BEST` and an even sample of the others. The selection depends on the history alone, so
-  that a resumed study gets the same.
+- The time to draw of a sampler that fits a model grows with the number of trials it considers (of 10 parameters, measured:
+  280 ms for TPE at 10,000 trials; for GP 0.2 s at 300, and 2.5 s at 1,000). So it gets a part of a long history, see
+  `BOUNDS`: the best trials and an even sample of the others. The selection depends on the history alone, so that a resumed
+  study gets the same.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import datetime
 import functools
 import math
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import optuna
@@ -38,10 +39,21 @@ from optuna.trial import TrialState as OptunaState
 from trialplane.controller import points
 from trialplane.job.kinds import Job
 
-LIMIT = 1000  # trials that a sampler in `BOUNDED` gets
-BEST = 200  # of these, the best ones
+
+class Bound(NamedTuple):
+    """Number of the trials that a sampler gets.
+
+    Attributes:
+        trials: All of them.
+        best: The best ones among them.
+    """
+
+    trials: int
+    best: int
+
+
 # Samplers that fit a model to all trials each time. The others need every trial (generations, visited points) or none.
-BOUNDED = frozenset({"tpe", "gp"})
+BOUNDS = {"tpe": Bound(1000, 200), "gp": Bound(300, 150)}
 _distribution = functools.cache(json_to_distribution)  # parsing is slow, and all trials have the same few distributions
 
 
@@ -222,15 +234,17 @@ class History(optuna.storages.InMemoryStorage):
         self, study_id: int, deepcopy: bool = True, states: Container[OptunaState] | None = None
     ) -> list[FrozenTrial]:
         """Return all trials; while a sampler draws, only the trials that samplers get, see the module's docstring."""
-        is_bounded = self._sampler in BOUNDED and len(self._losses) + len(self._sort_keys) > LIMIT
-        samplers_get_others = is_bounded or self._worst or self._paused or self._earlier or self._hidden
+        bound = BOUNDS.get(self._sampler)
+        if bound is not None and len(self._losses) + len(self._sort_keys) <= bound.trials:
+            bound = None  # it gets all of them
+        samplers_get_others = bound or self._worst or self._paused or self._earlier or self._hidden
         if not self.drawing or not samplers_get_others:
             return super().get_all_trials(study_id, deepcopy, states)
         own_trials = super().get_all_trials(study_id, deepcopy=False)
         trials = self._earlier | {trial.number: trial for trial in own_trials}
-        if is_bounded:
+        if bound is not None:
             if self._selection is None:
-                self._selection = self._select(trials)
+                self._selection = self._select(trials, bound)
             trials = {number: trials[number] for number in sorted({*self._selection, *self._unfinished})}
         worst = self._finite_worst() if self._is_class_sampler and not self._is_tune_searcher else self._worst
         paused = {number: trial for number, trial in self._paused.items() if number in self._unfinished}
@@ -305,29 +319,30 @@ class History(optuna.storages.InMemoryStorage):
         loss = math.inf if math.isnan(report) else self._signs[0] * report
         return 0, -last_step, loss
 
-    def _select(self, trials: Mapping[int, FrozenTrial]) -> list[int]:
-        """Return the numbers of `LIMIT` finished trials that samplers get: the best, and an even sample of the others.
+    def _select(self, trials: Mapping[int, FrozenTrial], bound: Bound) -> list[int]:
+        """Return the numbers of finished trials that a sampler gets: the best, and an even sample of the others.
 
         Feasible trials are better than others. They are ranked by non-dominated front, and in the front that does not fit
         as a whole by crowding distance.
 
         Args:
             trials: All trials, by number.
+            bound: Bound of the sampler.
         """
         best: list[int] = []
         feasible = np.array(sorted(self._losses), dtype=int)
-        ranks = _fast_non_domination_rank(np.array([self._losses[number] for number in feasible]), n_below=BEST)
+        ranks = _fast_non_domination_rank(np.array([self._losses[number] for number in feasible]), n_below=bound.best)
         for rank in range(ranks.max(initial=-1) + 1):
             front = [trials[number] for number in feasible[ranks == rank]]
-            if len(best) + len(front) > BEST:
+            if len(best) + len(front) > bound.best:
                 _crowding_distance_sort(front)  # in place, the least crowded first
-            best += [trial.number for trial in front][: BEST - len(best)]
-            if len(best) == BEST:
+            best += [trial.number for trial in front][: bound.best - len(best)]
+            if len(best) == bound.best:
                 break
         others = sorted(self._sort_keys, key=lambda number: (self._sort_keys[number], number))
-        best += others[: BEST - len(best)]
+        best += others[: bound.best - len(best)]
         candidates = sorted((self._losses.keys() | self._sort_keys.keys()).difference(best))
-        sample_size = LIMIT - BEST
+        sample_size = bound.trials - bound.best
         sample = [candidates[index * len(candidates) // sample_size] for index in range(sample_size)]
         # Before a trial of this study has ended, Optuna takes the space from trial -1, see `samplers.earlier_trials`.
         if -1 in candidates and -1 not in sample:
