@@ -20,6 +20,7 @@ from trialplane.job import kinds
 from trialplane.pages import comparison, content, page
 from trialplane.pages.content import RunRecord
 from trialplane.wire import rows
+from trialplane.wire.costs import Prices
 from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -157,6 +158,15 @@ def test_the_timeline_tells_how_long_slots_were_idle(opened: Opened) -> None:
     assert shown.text("#timeline p").startswith("1 slot was idle for 50 % of the time that the run had it.")
     shown = opened(dataclasses.replace(recorded, status=dataclasses.replace(recorded.status, worked=0.0)))
     assert "idle" not in shown.text("#timeline")
+
+
+def test_a_study_with_a_pruner_says_that_pruned_trials_are_not_drawn(opened: Opened) -> None:
+    hints = {
+        section: opened(studies.study(60, pruner=pruner)).read(f"document.querySelector('#{section}').innerText")
+        for pruner, section in (("median", "slice"), ("none", "contour"))
+    }
+    assert "Only complete trials are drawn" in hints["slice"]
+    assert "Only complete trials are drawn" not in hints["contour"]
 
 
 def test_trials_of_a_promotion_are_drawn_with_the_value_that_they_reached(opened: Opened) -> None:
@@ -627,6 +637,13 @@ def test_hours_of_a_short_run_are_seconds(opened: Opened) -> None:
     shown = opened(dataclasses.replace(recorded, attempts=attempts))
     assert f"{2 * len(attempts)} slot-seconds" in shown.text("#summary .cards")
     assert "slot-seconds" in shown.text("#costs thead")
+    assert "under 0.01" not in shown.text("#summary .cards"), "nobody knows a price"
+    prices = Prices(cpu_hour=0.05)
+    priced = opened(
+        dataclasses.replace(recorded, attempts=attempts, status=dataclasses.replace(recorded.status, prices=prices))
+    )
+    assert "cost under 0.01" in priced.text("#summary .cards")
+    assert priced.text("#costs tbody td:last-child") == "under 0.01"
     assert "slot-hours" in opened(studies.study(300)).text("#costs thead")
 
 

@@ -125,6 +125,17 @@ def test_from_best_to_worst() -> None:
     assert [row.trial for row in rows.rank(make_job("minimize"), table)][:3] == [3, 5, 6]
 
 
+def test_pruned_and_paused_trials_that_went_further_are_better() -> None:
+    steps_and_values = [(1, 0.9), (4, 0.2), (None, 0.5), (4, 0.8), (4, float("nan")), (4, None)]
+    for state in (TrialState.PRUNED, TrialState.PAUSED):
+        table = [
+            TrialRow(trial, state, 1, trial, step=step, metrics={} if value is None else {"m0": value})
+            for trial, (step, value) in enumerate(steps_and_values)
+        ]
+        assert [row.trial for row in rows.rank(ONE, table)] == [3, 1, 4, 5, 0, 2]
+        assert [row.trial for row in rows.rank(make_job("minimize"), table)] == [1, 3, 4, 5, 0, 2]
+
+
 def test_the_best() -> None:
     assert rows.best_trial(ONE, []) is None
     assert rows.best_trial(ONE, [complete(0, 1.0, feasible=False), TrialRow(1, TrialState.FAILED, 1, 1)]) is None

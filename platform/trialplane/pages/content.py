@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import heapq
 import math
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from trialplane.wire.states import RunState, TrialState
 _MAX_BEST = 50  # limit of the best trials that the page lists, and whose curves it draws with all points
 _MAX_FAILURES = 100  # limit of the kinds of failure that the page lists
 _MAX_TEXT = 2000  # limit of the characters of a message
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 Content = tuple[dict[str, Any], list[Column]]  # facts and columns of a run
 
@@ -296,27 +298,33 @@ def _commands_to_continue(record: RunRecord, run: str, flags: str) -> Iterator[t
 def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:
     """Return the kinds of failure, the most frequent first, each with the number of attempts and the first of them.
 
-    Failures of one kind have the same class and the same first line of the message, and all or none are retried.
+    Failures of one kind have the same class and the same first line of the message but for its numbers, and all or none are
+    retried. The kind has the line of the first of them.
     """
     attempts_by_kind: dict[tuple[str, str, bool], list[TrialRow]] = collections.defaultdict(list)
     for attempt in attempts:
         if attempt.failure is None:
             continue
-        line = errors.shortened(next(iter(attempt.message.splitlines()), ""), _MAX_TEXT)
+        pattern = _NUMBER.sub("0", _first_line(attempt))
         is_retried = attempt.state is not TrialState.FAILED
-        attempts_by_kind[attempt.failure.value, line, is_retried].append(attempt)
+        attempts_by_kind[attempt.failure.value, pattern, is_retried].append(attempt)
     most_frequent = sorted(attempts_by_kind.items(), key=lambda item: -len(item[1]))
     return [
         {
             "class": failure,
-            "line": line,
+            "line": _first_line(failed_attempts[0]),
             "retried": is_retried,
             "count": len(failed_attempts),
             "trial": failed_attempts[0].trial,
             "attempt": failed_attempts[0].attempt,
         }
-        for (failure, line, is_retried), failed_attempts in most_frequent[:_MAX_FAILURES]
+        for (failure, _, is_retried), failed_attempts in most_frequent[:_MAX_FAILURES]
     ]
+
+
+def _first_line(attempt: TrialRow) -> str:
+    """Return the first line of the message of an attempt, shortened."""
+    return errors.shortened(next(iter(attempt.message.splitlines()), ""), _MAX_TEXT)
 
 
 def _costs(

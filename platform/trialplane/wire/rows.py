@@ -12,6 +12,7 @@ import bisect
 import dataclasses
 import functools
 import json
+import math
 import operator
 import signal
 from collections.abc import Iterable, Mapping, Sequence
@@ -162,14 +163,19 @@ def _with_series_time(row: TrialRow, previous: TrialRow | None) -> TrialRow:
 def rank(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
     """Return rows from best to worst: feasible results, infeasible results, then the other states as in `_ORDER`.
 
-    Results with several objectives are ordered by their front (non-dominated sorting), then by the values.
+    Results with several objectives are ordered by their front (non-dominated sorting), then by the values. Of pruned trials,
+    and of paused ones, those that went further are better, then those whose last reports are.
     """
     all_rows = list(rows)
     front_numbers = _front_numbers(job, _feasible_results(all_rows)) if len(job.objectives) > 1 else {}
 
     def sort_key(row: TrialRow) -> tuple[Any, ...]:
         """Return a key that is smaller for a better row."""
-        row_losses = losses(job, row) if row.state is TrialState.COMPLETE else []
+        row_losses: list[float] = []
+        if row.state is TrialState.COMPLETE:
+            row_losses = losses(job, row)
+        elif row.state in (TrialState.PRUNED, TrialState.PAUSED):
+            row_losses = [-(row.step or 0), *_last_losses(job, row)]
         front_number = front_numbers.get(row.trial, 0)  # only feasible results have fronts
         return (_ORDER.index(row.state), not row.feasible, front_number, row_losses, row.trial)
 
@@ -260,6 +266,13 @@ def losses(job: Job, row: TrialRow) -> list[float]:
         -value if objective.direction == "maximize" else value
         for objective, value in zip(job.objectives, row.values, strict=True)
     ]
+
+
+def _last_losses(job: Job, row: TrialRow) -> list[float]:
+    """Return the last reported values of the objectives as `losses` does. One that is missing or NaN is the worst."""
+    last_values = ((objective, row.metrics.get(objective.metric, math.nan)) for objective in job.objectives)
+    last_losses = [-value if objective.direction == "maximize" else value for objective, value in last_values]
+    return [math.inf if math.isnan(loss) else loss for loss in last_losses]
 
 
 _ORDER = [  # from best to worst

@@ -142,10 +142,13 @@ const pairs = (rows) => el("dl", {}, rows.map(([name, text]) => [el("dt", {}, na
 /** The unit of hours: seconds for less than six minutes in all. */
 const unitOf = (hours) => hours > 0 && hours < 0.1 ? ["seconds", 3600] : ["hours", 1];
 
+/** A cost, in whole cents. */
+const money = (cost) => cost > 0 && cost < 0.01 ? "under 0.01" : cost.toFixed(2);
+
 /** Slot-hours, and what they stand for. */
 function hours({ slot_hours: slots, gpu_hours: gpus, cost }) {
   const shown = (value, name) => { const [unit, per] = unitOf(value); return `${short(Number((value * per).toPrecision(3)))} ${name}-${unit}`; };
-  return [shown(slots, "slot"), [gpus ? shown(gpus, "GPU") : "", cost === null ? "" : `cost ${cost.toFixed(2)}`].filter(Boolean).join(", ")];
+  return [shown(slots, "slot"), [gpus ? shown(gpus, "GPU") : "", cost === null ? "" : `cost ${money(cost)}`].filter(Boolean).join(", ")];
 }
 
 /** The last step of a training that was reported, and its metrics; null before the first report. */
@@ -213,7 +216,11 @@ function importance(run) {
 }
 
 /** What the value of a trial is where not only complete ones are drawn. */
-const valueHint = (run) => run.facts.rungs.length ? el("p", { class: "hint" }, `A ${run.facts.noun} that is not complete has the value of its last report, mostly at the rung where it is paused or was dropped.`) : null;
+function valueHint(run) {
+  if (run.facts.rungs.length) return el("p", { class: "hint" }, `A ${run.facts.noun} that is not complete has the value of its last report, mostly at the rung where it is paused or was dropped.`);
+  const isPruned = run.facts.facts.some(([name, text]) => name === "pruner" && text !== "none");
+  return isPruned ? el("p", { class: "hint" }, `Only complete ${run.facts.noun}s are drawn: a pruned one has no value of the last step.`) : null;
+}
 
 function parallel(run) {
   const [objective] = run.objectives;
@@ -651,7 +658,7 @@ function timeline(run) {
 function costs(run) {
   const { used, lost, saved, method } = run.facts.costs;
   const [unit, per] = unitOf(Math.max(used.slot_hours, saved.slot_hours));
-  const cells = (hour) => [hour.slot_hours * per, ...(used.gpu_hours ? [hour.gpu_hours * per] : []), ...(used.cost === null ? [] : [hour.cost])].map((value) => short(Number(value.toPrecision(3))));
+  const cells = (hour) => [...[hour.slot_hours * per, ...(used.gpu_hours ? [hour.gpu_hours * per] : [])].map((value) => short(Number(value.toPrecision(3)))), ...(used.cost === null ? [] : [money(hour.cost)])];
   const header = ["", `slot-${unit}`, ...(used.gpu_hours ? [`GPU-${unit}`] : []), ...(used.cost === null ? [] : ["cost"])];
   const rows = [["used by all attempts", ...cells(used)], ["of these in failed and lost attempts", ...cells(lost)]];
   if (saved.slot_hours > 0) rows.push([`saved by ${savers(run)} (estimate)`, ...cells(saved)]);
