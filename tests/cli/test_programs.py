@@ -700,7 +700,7 @@ def test_a_misspelled_objective_is_no_number_without_a_name(platform, written: P
     assert "objective: valid_acc, maximized (val_acc by another name)" in result.stderr
     Path("src/job.yaml").unlink()
     result = platform("init", "--from", str(written / "fit.py"), "--objective", "val_auc:max")
-    assert "objective: val_auc, maximized (one run did not show it)" in result.stderr
+    assert "objective: val_auc, maximized (one run did not show it; did you mean valid_acc?)" in result.stderr
     assert made().metrics is None
 
 

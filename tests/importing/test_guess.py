@@ -122,6 +122,7 @@ def test_choices_that_a_script_compares_an_argument_to_are_its_choices() -> None
         (["val/acc_step", "val/acc_epoch", "val/loss"], ("val/acc_epoch", "maximize")),
         (["eval_mode", "y", "i"], None),
         (["HYDRA_FULL_ERROR"], None),
+        (["HR_10", "NDCG_10"], ("NDCG_10", "maximize")),
         (["eval_min_reward", "eval_max_reward", "eval_accuracy", "eval_loss"], ("eval_accuracy", "maximize")),
         (["eval_min_reward", "eval_mean_reward", "eval_loss", "loss"], ("eval_loss", "minimize")),
         (["eval_precision", "eval_accuracy", "eval_loss"], ("eval_accuracy", "maximize")),

@@ -433,7 +433,8 @@ def is_option(metric: str, options: Collection[str]) -> bool:
 
 def is_measure(metric: str) -> bool:
     """Return whether a metric is named as a loss or a score. An environment variable such as `HYDRA_FULL_ERROR` is not."""
-    words, is_variable = set(_words(metric)), "_" in metric and metric.isupper()
+    words = set(_words(metric))
+    is_variable = "_" in metric and metric.isupper() and not re.fullmatch(r"[A-Z]+_\d+", metric)  # NDCG_10 is NDCG@10
     norms = _NORMS if is_held_out(metric) else set()  # otherwise `l1` is more likely an argument
     return not is_variable and "seed" not in words and bool(words & (_LOSSES | _SCORES | norms))
 

@@ -700,7 +700,8 @@ def _requested_objective(
     if result is None:
         return likely_source, dict(requested), "the script was not run to see it"
     if not (exact or similar):
-        return likely_source, dict(requested), "one run did not show it"
+        hint = errors.nearest(requested["metric"], {name for _, name in shown})
+        return likely_source, dict(requested), f"one run did not show it{f'; {hint}' if hint.startswith('did') else ''}"
     source, name = (exact or similar)[0]
     reason = "as requested, the number that it prints without a name" if source.pattern else "as requested"
     return source, {**requested, "metric": name}, reason
