@@ -1,4 +1,4 @@
-"""The settings file that a command line names without its suffix."""
+"""The settings file that a command line names without its suffix, or in part."""
 
 from __future__ import annotations
 
@@ -27,6 +27,28 @@ def test_only_an_option_for_a_file_names_one_without_its_suffix(
     (tmp_path / "configs" / "small.yaml").write_text("lr: 0.1\n")
     assert settings_file.named(command, tmp_path)[0] == name
     assert ("configs/small.yaml is taken as the settings file" in capsys.readouterr().err) == bool(name)
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "requested", "name"),
+    [
+        ("--dataset HAR", 'exec(f"from config_files.{name}_Configs import Config")', ["lr"], "config_files/HAR_Configs.py"),
+        ("--dataset HAR", 'module = "config_files." + name + "_Configs"', ["lr"], "config_files/HAR_Configs.py"),
+        ("--dataset HAR", 'exec(f"from config_files.{name}_Configs import Config")', ["dropout"], ""),
+        ("--dataset HA", 'exec(f"from config_files.{name}_Configs import Config")', ["lr"], ""),
+        ("--dataset HAR", "from config_files import HAR_Configs", ["lr"], ""),
+    ],
+)
+def test_a_script_has_the_end_of_the_name_of_its_settings_file(
+    tmp_path: Path, command: str, text: str, requested: list[str], name: str
+) -> None:
+    (tmp_path / "config_files").mkdir()
+    for data in ("Epilepsy", "HAR"):
+        (tmp_path / "config_files" / f"{data}_Configs.py").write_text(
+            "class Config:\n    def __init__(self):\n        self.lr = 0.1\n"
+        )
+    (tmp_path / "main.py").write_text(text)
+    assert settings_file.named_in_part(command, tmp_path / "main.py", tmp_path, requested)[0] == name
 
 
 def test_a_large_folder_of_data_is_not_walked_for_a_settings_file(tmp_path: Path) -> None:

@@ -169,6 +169,35 @@ def named_in_script(file: Path, folder: Path, requested: Collection[str]) -> tup
     return (name, values) if _has_requested(values, requested) else ("", [])
 
 
+def named_in_part(command: str, file: Path, folder: Path, requested: Collection[str]) -> tuple[str, list[Option]]:
+    """Return the settings file of whose name a word of a command is the beginning and the script has the end.
+
+    `--dataset HAR` and `f"{dataset}_Configs"` in the script mean `config_files/HAR_Configs.py`. It must have a parameter
+    that the user wants to search.
+
+    Args:
+        command: Command line.
+        file: The script.
+        folder: Folder in which it is started.
+        requested: Names of the parameters that the user wants to search.
+
+    Returns:
+        The name of the file and its values, see `named`.
+    """
+    text = script_folder.source(file)
+    for word in filter(_STEM.fullmatch, re.split(r"[\s=\"']+", command)):
+        for path in _configurations(folder):
+            end = path.stem.removeprefix(word)
+            if path.stem != end != "" and re.search(rf"[}}\"'/]{re.escape(end)}\b", text):
+                values = _options(folder / path)
+                if _has_requested(values, requested):
+                    output.note(
+                        f"{path} is taken as the settings file, because the script reads *{end} and the command has {word}"
+                    )
+                    return path.as_posix(), values
+    return "", []
+
+
 def _has_requested(options: Sequence[Option], requested: Collection[str]) -> bool:
     """Return whether a settings file has a parameter that the user wants to search, by its name or the end of it."""
     return any(option.name == name or option.name.endswith(f".{name}") for option in options for name in requested)
