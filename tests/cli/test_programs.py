@@ -1073,7 +1073,10 @@ def test_a_longer_name_than_that_of_a_value_in_a_file_is_told(
     assert result.exit_code == 2 and "no parameter optim.optimizer.lr; did you mean lr?" in result.stderr, result.output
 
 
-@pytest.mark.parametrize("command", ["MODEL=small LAYERS=2 {}", "export LAYERS=2 && MODEL='small' {}", "env MODEL=small {}"])
+@pytest.mark.parametrize(
+    "command",
+    ["MODEL=small LAYERS=2 {}", "export LAYERS=2 && MODEL='small' {}", "env MODEL='small' {}", "MODEL='a b' {}"],
+)
 def test_a_searched_variable_replaces_its_value_in_the_command(platform, written: Path, command: str) -> None:
     """Otherwise each trial would run with the value in the command, whatever the study says."""
     text = "import os\nprint('size:', {'small': 1, 'large': 2}[os.environ.get('MODEL', 'small')])\n"
@@ -1083,4 +1086,4 @@ def test_a_searched_variable_replaces_its_value_in_the_command(platform, written
     )
     assert result.exit_code == 0, result.output
     words = " ".join(str(word) for word in made(".").command or ())
-    assert words.count("MODEL=") == 1 and "MODEL={MODEL}" in words, words
+    assert words.count("MODEL=") == 1 and "MODEL={MODEL} " in words, words

@@ -40,13 +40,16 @@ class Work:
         kills: whether the controller is killed now and then.
         fails: trial whose first attempt is lost.
         most: number of steps after which the last controller is killed.
+        early: whether every third trial is complete at step 3, below a rung.
 
     Attributes:
         trained: trial and step of each step that was trained, in order.
     """
 
-    def __init__(self, run: RunPaths, seed: int, *, kills: bool = False, fails: int = -1, most: int = 10**6) -> None:
-        self._run, self._random, self._fails, self._most = run, random.Random(seed), fails, most
+    def __init__(
+        self, run: RunPaths, seed: int, *, kills: bool = False, fails: int = -1, most: int = 10**6, early: bool = False
+    ) -> None:
+        self._run, self._random, self._fails, self._most, self._early = run, random.Random(seed), fails, most, early
         self.trained: list[tuple[int, int]] = []
         while not self._work(self._random.randint(9, 25) if kills else 10**6):
             pass
@@ -88,8 +91,9 @@ class Work:
         else:
             is_pruned = ledger.report(TrialReport(number, step, {"loss": loss(request, step)}, 5.0))
             rung = 0 if request.segment is None else request.segment.rung
-            state = TrialState.PRUNED if is_pruned else TrialState.COMPLETE if step == TOP else TrialState.PAUSED
-            if not is_pruned and step not in (rung, TOP):
+            last_step = 3 if self._early and request.trial % 3 == 0 else TOP
+            state = TrialState.PRUNED if is_pruned else TrialState.COMPLETE if step == last_step else TrialState.PAUSED
+            if not is_pruned and step not in (rung, last_step):
                 return
             summary = CheckpointSummary(1, 10, f"{request.trial} at {step}")
             end = TrialOutcome(number, state, metrics={"loss": loss(request, step)}, checkpoints=summary)
@@ -145,6 +149,22 @@ def test_a_repeated_study_trains_no_step(runs: Runs, pruner: Any, sampler: str) 
 def test_a_budget_of_steps_is_used_up_by_the_same_trials(runs: Runs) -> None:
     assert len(Work(study(runs, "first", **{"budget.steps": 40}), 1).trained) == 40
     assert not Work(study(runs, "second", reuse=True, **{"budget.steps": 40}), 2).trained
+    assert history(runs, "second") == history(runs, "first")
+
+
+def test_steps_of_trials_that_end_below_a_rung_are_in_the_budget(runs: Runs) -> None:
+    trained = Work(study(runs, "first", **{"budget.steps": 40}), 1, early=True).trained
+    assert 30 < len(trained) <= 40 and any(step == 3 for _, step in trained)
+    assert not Work(study(runs, "second", reuse=True, **{"budget.steps": 40}), 2).trained
+    assert history(runs, "second") == history(runs, "first")
+    outcomes = [attempt.outcome for attempt in runs.target.attempts("second", 0)[0]]
+    assert all(outcome is not None and outcome.started == outcome.ended for outcome in outcomes), "they use no time"
+
+
+def test_a_run_that_decides_alike_is_followed_rather_than_a_larger_one(runs: Runs) -> None:
+    Work(study(runs, "first", sampler="tpe"), 1)
+    Work(study(runs, "larger", sampler="random", trials=48), 1)
+    assert not Work(study(runs, "second", sampler="tpe", reuse=True), 2).trained
     assert history(runs, "second") == history(runs, "first")
 
 
@@ -210,4 +230,6 @@ def test_too_many_reports_are_not_sent(runs: Runs, monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.setattr(earlier_runs, "MAX_REPORTS", 30)
     second = prepared(runs, "second", pruner="median", space=SPACE, trials=24, reuse=True, **{"params.epochs": TOP})
-    assert "reuse: the decisions of first are not repeated: it has more than 30 reports" in second.warnings
+    assert "reuse: the decisions of first are not repeated: it has more than 30 reports, or 300,000 values in them" in (
+        second.warnings
+    )

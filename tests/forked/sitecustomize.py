@@ -27,6 +27,8 @@ if sys.orig_argv[2:3] == ["-m"] and sys.orig_argv[3] in _servers:
         }
         socket.send_fds(_server, [json.dumps(_order).encode()], [0, 1, 2])
         _pid = int(_server.recv(20) or 0)
+        if not _pid:  # the fork has died
+            os._exit(1)
         for _signal in _signals:
             signal.signal(_signal, lambda number, _frame: os.kill(_pid, number))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _signals)

@@ -178,13 +178,22 @@ def test_an_attempt_that_runs_is_used_time_up_to_now():
 
 def test_failures_whose_messages_differ_in_numbers_alone_are_of_one_kind():
     record = studies.study(0)
-    lines = ["tried to allocate 2.5 GiB", "tried to allocate 30 GiB", "tried to load 2.5 GiB"]
+    lines = ["tried to allocate 2.5 GiB at 0x7f3a", "tried to allocate 30 GiB at 0x0b1c", "tried to load 2.5 GiB"]
     attempts = [
         TrialRow(trial, TrialState.FAILED, 1, trial, failure=FailureClass.ERROR, message=line)
         for trial, line in enumerate(lines)
     ]
     failures = unpacked(dataclasses.replace(record, attempts=attempts))[0]["failures"]
     assert [(each["count"], each["line"], each["trial"]) for each in failures] == [(2, lines[0], 0), (1, lines[2], 2)]
+
+
+def test_failures_with_different_exit_codes_are_of_different_kinds():
+    record = studies.study(0)
+    attempts = [
+        TrialRow(trial, TrialState.FAILED, 1, trial, failure=FailureClass.ERROR, message=f"ended with exit code {code}")
+        for trial, code in enumerate((1, 137))
+    ]
+    assert len(unpacked(dataclasses.replace(record, attempts=attempts))[0]["failures"]) == 2
 
 
 def test_costs_have_the_prices_of_the_run_unless_others_are_given():

@@ -20,7 +20,16 @@ from trialplane.client import cloning, target_choice
 from trialplane.client.run import RunHandle, SubmissionOutcome
 from trialplane.client.sdk import Platform
 from trialplane.client.target import TargetName
-from trialplane.errors import ARGUMENTS_REFUSED, InputError, Issue, JobNotFound, SpecError
+from trialplane.errors import (
+    ARGUMENTS_REFUSED,
+    EXIT_BAD_INPUT,
+    EXIT_RUN_FAILED,
+    InputError,
+    Issue,
+    JobNotFound,
+    SpecError,
+    TrialplaneError,
+)
 from trialplane.importing import flags
 from trialplane.job import document, fixed_params, load, short_forms
 from trialplane.job.load import Flag
@@ -158,11 +167,11 @@ def hpo(
     handles: list[RunHandle] = []
     try:
         exit_code = _submit("hpo", str(job), target_name, overrides, issues, **options, on_start=handles.append)
-        if exit_code and str(job).endswith(".py") and ARGUMENTS_REFUSED in handles[0].status().reason:
-            command = _init_command(_python_command(str(job), options["param_texts"]), spaces, objectives)
-            output.note(
-                f"if its settings file or its text has these parameters, `{command}` makes a job that sets them there"
-            )
+        if exit_code in (EXIT_RUN_FAILED, EXIT_BAD_INPUT) and str(job).endswith(".py"):
+            with contextlib.suppress(TrialplaneError):  # of a status that cannot be read; the run's exit code counts
+                if ARGUMENTS_REFUSED in handles[0].status().reason:
+                    command = _init_command(_python_command(str(job), options["param_texts"]), spaces, objectives)
+                    output.note(f"if its settings file or its text has them, `{command}` makes a job that sets them there")
         return exit_code
     except JobNotFound as error:
         if not error.program or not (spaces or objectives):

@@ -21,6 +21,9 @@ from trialplane.wire.records import ReportRow, TrialOutcome, TrialRequest
 
 MAX_TRIALS = 20_000  # of the history, which is sent with the code
 MAX_REPORTS = 50_000  # of a run whose attempts are sent with the code
+MAX_VALUES = 300_000  # in these reports: 3 MiB packed
+# Fields by which a study decides. An earlier run that has the same ones is followed rather than another.
+_DECIDING_FIELDS = ("sampler", "space", "enqueue", "history", "duplicates", "constraints", "objectives")
 MAX_RUNS = 100  # newest runs that are searched for results
 _MAX_DIFFERENCES = 5  # that a note names
 _MAX_DIFFERENCE = 80  # characters of each
@@ -103,7 +106,7 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> Earli
     training_digest, code_digest = earlier.training_digest(job), plan.pack.identity
     results: list[EarlierTrial] = []
     beginnings: list[Beginning] = []
-    followable: list[tuple[str, list[EarlierAttempt], dict[int, int]]] = []  # run, its attempts, and their positions
+    followable: list[tuple[bool, str, list[EarlierAttempt], dict[int, int]]] = []  # see `_followed`
     for run in target.runs()[:MAX_RUNS]:
         if run == plan.run:
             continue
@@ -123,7 +126,8 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> Earli
             pairs = [(attempt.request, attempt.outcome) for attempt in attempts]
             if not job.pruner.promotes:  # rungs count from step 0
                 beginnings += _beginnings(target, run, old_job, pairs, is_active, job, notes)
-            followable.append((run, *earlier.attempts_to_follow(run, old_job, pairs, job)))
+            decides_alike = all(getattr(old_job, field) == getattr(job, field) for field in _DECIDING_FIELDS)
+            followable.append((decides_alike, run, *earlier.attempts_to_follow(run, old_job, pairs, job)))
         except (RunNotFound, LedgerError, TargetError):
             continue  # the run was deleted in the meantime, or is damaged, which `platform list` shows
     notes.append(f"reuse: {len(results)} results of earlier runs with the same code, data and seed")
@@ -148,28 +152,36 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> Earli
 
 
 def _followed(
-    target: Target, followable: list[tuple[str, list[EarlierAttempt], dict[int, int]]], notes: list[str]
+    target: Target, followable: list[tuple[bool, str, list[EarlierAttempt], dict[int, int]]], notes: list[str]
 ) -> tuple[EarlierAttempt, ...]:
-    """Return the attempts of the earlier run that has the most results, with their reports, and add notes for the user.
+    """Return the attempts of one earlier run, with their reports, and add notes for the user.
+
+    It is one whose search decides alike, if there is one, and of several the one with the most results.
 
     Args:
         target: Target of the earlier runs.
-        followable: Earlier runs, the newest first, with their attempts and the positions of these.
+        followable: Earlier runs, the newest first: whether their search decides alike, their names, their attempts, and the
+            positions of these.
         notes: List to which this adds notes for the user.
     """
-    run, attempts, positions = max(
-        followable, key=lambda entry: sum(attempt.outcome is not None for attempt in entry[1]), default=("", [], {})
+    _, run, attempts, positions = max(
+        followable,
+        key=lambda entry: (entry[0], sum(attempt.outcome is not None for attempt in entry[2])),
+        default=(False, "", [], {}),
     )
     if not any(attempt.outcome is not None for attempt in attempts):
         return ()
     reports: list[ReportRow] = []
-    mark = 0
+    mark, values = 0, 0
     try:
         while page := target.curves(run, mark, _PAGE):
             mark = page[-1].mark
-            reports += system_metrics.without_samples(page)
-            if len(reports) > MAX_REPORTS:
-                notes.append(f"reuse: the decisions of {run} are not repeated: it has more than {MAX_REPORTS:,} reports")
+            new_reports = list(system_metrics.without_samples(page))
+            reports += new_reports
+            values += sum(len(report.metrics) for report in new_reports)
+            if len(reports) > MAX_REPORTS or values > MAX_VALUES:
+                limits = f"{MAX_REPORTS:,} reports, or {MAX_VALUES:,} values in them"
+                notes.append(f"reuse: the decisions of {run} are not repeated: it has more than {limits}")
                 return ()
     except (RunNotFound, LedgerError, TargetError):
         return ()  # as in `_reusable`

@@ -173,8 +173,8 @@ class Ledger:
         self._reports_remark = ""  # remark that some reports are not in the database, and why
         earlier_trials = earlier.read(code)
         self._earlier = samplers.earlier_trials(job, earlier_trials.history)
+        self._answers: list[TrialRequest] = []  # attempts that have started and will get the result of an earlier trial
         # Parameters → an earlier trial with these parameters, whose result a new trial gets. The first of several counts.
-        self._answers: list[TrialRequest] = []  # attempts that have started and will get such a result
         self._reusable = {earlier.key(trial.params): trial for trial in reversed(earlier_trials.results)}
         # Parameters → checkpoint of an earlier run from which a new trial starts. With rungs, which count from step 0, none.
         beginnings = () if self.promotion is not None else earlier_trials.beginnings
@@ -645,6 +645,7 @@ class Ledger:
         """Return whether an attempt takes over the end of an earlier one, and need not run. `take_answers` then ends it."""
         if self._following.attempt(request) is not None:
             self._following.hold(request)
+            self._hours.end(request.number, time.time())  # it uses its slot for no work
         elif self._reusable_trial(request) is not None:
             self._answers.append(request)
         else:
@@ -815,7 +816,9 @@ class Ledger:
 
     def _steps_done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
         """Return the number of steps that a trial has done in this run, at the end of an attempt."""
-        if outcome.answered_by and outcome.state is TrialState.COMPLETE and request.segment and request.segment.rung:
+        is_below_rung = request.segment is not None and request.segment.rung > 0
+        is_followed = self._following.attempt(request) is not None
+        if outcome.answered_by and outcome.state is TrialState.COMPLETE and is_below_rung and not is_followed:
             return 0  # an earlier trial has done the steps, without a stop at the rung
         if request.trial in self._offsets:
             has_reported = outcome.step > 0 or bool(outcome.metrics)
@@ -1264,7 +1267,8 @@ class Ledger:
 def _answered(outcome: TrialOutcome, run: str, trial: int) -> TrialOutcome:
     """Return the outcome of an attempt that it takes over from a trial of an earlier run, which it names."""
     message = f"answered by trial {trial} of {run}, which has the same parameters"
-    return dataclasses.replace(outcome, message=message, answered_by=f"{run}:{trial}")
+    now = time.time()
+    return dataclasses.replace(outcome, message=message, answered_by=f"{run}:{trial}", started=now, ended=now)
 
 
 def _create_promotion(job: Job) -> Promotion | Members | None:

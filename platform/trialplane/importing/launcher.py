@@ -450,15 +450,27 @@ def with_variables(command: Script, options: Sequence[Option]) -> Script:
     """
     words, assignments = list(command.command), []
     for option in options:
-        assignment_text = f"{option.name}={{{option.name}}}"
         if command.call is not None and option.name in command.call.variables:
-            own_assignment = re.compile(rf"(?<![\w$.-]){option.name}=(?:\"[^\"]*\"|'[^']*'|[^\s\"';&|])*")
-            words = [own_assignment.sub(assignment_text, word) for word in words]
+            words = _with_assigned_parameter(words, command.call, option.name)
         else:
-            assignments.append(assignment_text)
+            assignments.append(f"{option.name}={{{option.name}}}")
     if assignments:
         words = ["env", *assignments, *words[words[:1] == ["env"] :]]
     return dataclasses.replace(command, command=tuple(words), options=(*command.options, *options))
+
+
+def _with_assigned_parameter(words: Sequence[str], call: Call, name: str) -> list[str]:
+    """Return the words of a command with a parameter in place of the value that it assigns to an environment variable.
+
+    Words behind the script are its arguments, and stay.
+    """
+    assignment = f"{name}={{{name}}}"
+    if words[:2] == ["bash", "-c"]:
+        head, script, tail = words[2].partition(call.module or call.script)
+        pattern = rf"(?<![\w$.-]){name}=(?:\"[^\"]*\"|'[^']*'|[^\s\"';&|])*"
+        return ["bash", "-c", f"{re.sub(pattern, assignment, head)}{script}{tail}", *words[3:]]
+    count = sum(1 for _ in itertools.takewhile(lambda word: word == "env" or _ASSIGNMENT.fullmatch(word), words))
+    return [assignment if word.startswith(f"{name}=") else word for word in words[:count]] + list(words[count:])
 
 
 def with_default(option: Option, text: str) -> Option:

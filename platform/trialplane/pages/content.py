@@ -30,7 +30,8 @@ from trialplane.wire.states import RunState, TrialState
 _MAX_BEST = 50  # limit of the best trials that the page lists, and whose curves it draws with all points
 _MAX_FAILURES = 100  # limit of the kinds of failure that the page lists
 _MAX_TEXT = 2000  # limit of the characters of a message
-_NUMBER = re.compile(r"\d+(\.\d+)?")
+# Numbers in which failures of one kind may differ. Exit codes and signals tell kinds apart.
+_NUMBER = re.compile(r"(?<!code )(?<!signal )(?<!status )(?<!Errno )(?<![\d.])(?:0x[0-9a-f]+|\d+(?:\.\d+)?)")
 
 Content = tuple[dict[str, Any], list[Column]]  # facts and columns of a run
 

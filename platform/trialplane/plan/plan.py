@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trialplane.errors import Issue, SpecError
+from trialplane.errors import Issue, NotPackedError, SpecError
 from trialplane.job import credentials, entrypoint, inputs, load, requirements
 from trialplane.job.kinds import Job
 from trialplane.job.requirements import Requirements
@@ -144,7 +144,12 @@ def add_earlier_trials(plan: Plan, folder: Path, content: Earlier) -> Plan:
     packed_trials = content.pack()
     if not packed_trials:
         return plan
-    pack = pack_job(plan.job, folder, {earlier.FILE: packed_trials})
+    try:
+        pack = pack_job(plan.job, folder, {earlier.FILE: packed_trials})
+    except NotPackedError:
+        if not content.followed:
+            raise
+        return add_earlier_trials(plan, folder, dataclasses.replace(content, followed=()))  # rather train again than refuse
     return dataclasses.replace(plan, pack=pack, sources=plan.pack.sha256)
 
 

@@ -580,7 +580,7 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
         rf"|\s+(?:at|after|in)\s+(?:{'|'.join(STEPS)})\s+\d{{1,15}}\s*+[:=](?=\s*+[-+]?\d*\.\d)"
         r"|\s+(?:avg|average|mean|score|value)\b(?=\s*+[-+]?\d*\.\d)|\s*+is\b|\s*+->"
         r"|(?:\s+(?:has|have|was|were|is|been)){0,2}\s+(?:updated|improved|increased|decreased|reduced|dropped|changed)"
-        rf"(?:(?:\s+from\s+{_NUMBER})?\s+to(?=\s)|\s+\({_NUMBER}\s*+-+>))?"
+        rf"(?:(?:\s+from\s+{_NUMBER}\s?%?)?\s+to(?=\s)|\s+\({_NUMBER}\s*+-+>))?"
     )
     value_after = rf"(?<!\w){spelling}(?!\w)[\"']?{between}\s*+{_CALL_PREFIX}({_NUMBER}){_NUMBER_END}"
     value_before = rf"(?:^|[:=|,;(]) *+(\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++{spelling}(?!\w)"

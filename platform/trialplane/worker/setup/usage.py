@@ -50,7 +50,8 @@ def refusal_error(
     hint = synopsis[:LONGEST].strip()
     unknown = re.search(r"(?:unrecognized arguments|[Nn]o such option):? '?(--[\w.-]+)", reason)
     if unknown:
-        suggestion = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis + reason[unknown.end() :]))
+        meant = re.search(r"(?:[Pp]ossible options|[Dd]id you mean).*", reason)
+        suggestion = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis + (meant[0] if meant else "")))
         if suggestion.startswith("did"):  # "did you mean …"; otherwise it lists all options
             hint = suggestion
         if option := replacing_options.get(unknown[1].removeprefix("--")):
