@@ -30,6 +30,7 @@ _CONFIG_FOLDER = re.compile(r"conf|cfg|exp|opt(?!im)|param|setting|yaml|hparam|r
 # Options whose values may be the name of a settings file without its suffix: -c, --config, --model-cfg, --exp.
 _NAMES_FILE = re.compile(rf"-c|--?(?:[^\W_]+[_-])*(?:{script.CONFIG.pattern}|exp|experiment|recipe)")
 _STEM = re.compile(r"[A-Za-z][\w/-]*")  # of a file that a command names without its suffix
+_END = re.compile(r"[_-]\w{2,}")  # of a file's stem that a script has, where a command has the beginning: _Configs
 _MODULE = re.compile(r"[A-Za-z]\w*(?:\.\w+)+")  # configs.base
 _LEVELS = 3  # folders above the script's in which its pipeline or its file may be
 
@@ -188,7 +189,7 @@ def named_in_part(command: str, file: Path, folder: Path, requested: Collection[
     for word in filter(_STEM.fullmatch, re.split(r"[\s=\"']+", command)):
         for path in _configurations(folder):
             end = path.stem.removeprefix(word)
-            if path.stem != end != "" and re.search(rf"[}}\"'/]{re.escape(end)}\b", text):
+            if path.stem != end and _END.fullmatch(end) and re.search(rf"[}}\"'/]{re.escape(end)}\b", text):
                 values = _options(folder / path)
                 if _has_requested(values, requested):
                     output.note(
