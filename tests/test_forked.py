@@ -1,15 +1,16 @@
-"""Forks of the tests: a started controller runs in the fork of a server, gets its signals, and ends with it."""
+"""Forks of the tests: a started controller runs in the fork of a server, and ends with it.
+
+Not checked here: that it gets the signals of the started process, which tests of `cancel` and Ctrl-C need (tests/cli).
+"""
 
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from trialplane import errors
 from trialplane.client import process
 from trialplane.wire.paths import RunPaths
 
@@ -22,17 +23,6 @@ def test_a_controller_is_a_fork(tmp_path: Path) -> None:
     log = run.controller_log.read_text()
     assert f"No such file or directory: '{run.job}'" in log
     assert "tests/forked/server.py" in log
-
-
-def test_it_gets_the_signals_of_the_started_process(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path)
-    os.mkfifo(run.job)
-    child = process.start(run)
-    writer = os.open(run.job, os.O_WRONLY)  # once the fork waits for its job
-    child.send_signal(signal.SIGTERM)
-    os.write(writer, b"no job")
-    os.close(writer)
-    assert child.wait() == errors.EXIT_PLATFORM, "the signal was only recorded"
 
 
 def test_it_ends_with_the_started_process(tmp_path: Path) -> None:
