@@ -732,11 +732,15 @@ class Ledger:
         """Yield the starts and ends of attempts so far, in order, for a replay. Attempts that were retried have no end."""
         for number, (request, _) in self._attempts.items():
             yield from self._ends(request.ended_before or ())
-            _, previous = (None, None) if request.retry_of is None else self._attempts[request.retry_of]
+            previous = self._previous_outcome(request)
             if previous is None or previous.failure is None:
                 trial = self._states.get(number) or self._frozen(request.trial)
                 yield replaying.Start(trial, is_drawn=previous is None)
         yield from self._ends(self._ended_since_start)
+
+    def _previous_outcome(self, request: TrialRequest) -> TrialOutcome | None:
+        """Return the outcome of the attempt that an attempt repeats or continues; None for the first one of a trial."""
+        return None if request.retry_of is None else self._attempts[request.retry_of][1]
 
     def _ends(self, numbers: Iterable[int]) -> Iterator[replaying.End]:
         """Yield the ends of these attempts, unless they were retried."""
@@ -1002,7 +1006,7 @@ class Ledger:
         has_begun = request.start is not None and request.start.step >= 0  # `_record_beginning` sets the step
         if has_begun and (beginning := self._beginning(request.params)) is not None:
             self._best_reports.begin_with(request.trial, beginning.best)
-        _, previous = (None, None) if request.retry_of is None else self._attempts[request.retry_of]
+        previous = self._previous_outcome(request)
         self._following.record_start(request, is_retry=previous is not None and previous.failure is not None)
         segment = request.segment
         if self.promotion is None or segment is None:

@@ -185,9 +185,9 @@ def named_in_part(command: str, file: Path, folder: Path, requested: Collection[
     Returns:
         The name of the file and its values, see `named`.
     """
-    text = script_folder.source(file)
+    text, paths = script_folder.source(file), list(_configurations(folder))
     for word in filter(_STEM.fullmatch, re.split(r"[\s=\"']+", command)):
-        for path in _configurations(folder):
+        for path in paths:
             end = path.stem.removeprefix(word)
             if path.stem != end and _END.fullmatch(end) and re.search(rf"[}}\"'/]{re.escape(end)}\b", text):
                 values = _options(folder / path)
