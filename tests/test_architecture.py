@@ -100,7 +100,7 @@ def test_a_heavy_library_has_one_owner() -> None:
 
 
 def test_no_module_is_named_like_one_of_the_standard_library() -> None:
-    """`platform/` itself is no package: it is a folder of sources, like `src/`."""
+    """`platform/` itself is not a package: it is a folder of sources, like `src/`."""
     names = {file.stem for file in MODULES if file.parent == PACKAGE} | {folder.name for folder in PACKAGE.iterdir()}
     assert not names & sys.stdlib_module_names
 

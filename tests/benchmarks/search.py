@@ -36,7 +36,7 @@ def situations(place: Workplace) -> Iterator[Row]:
     """How far the best found is from the best possible, one sample per seed.
 
     Of several objectives it is the share of the hypervolume that is missing. Grid and brute force try every point, so where
-    they end is no question; CMA-ES has one objective.
+    they end is not a question; CMA-ES has one objective.
     """
     seeds = place.repeats(5)
     for name, of in SAMPLERS.items():

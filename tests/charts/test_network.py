@@ -19,7 +19,7 @@ from trialplane.wire import cluster
 
 Thing = dict[str, Any]
 Render = Callable[[dict[str, Any]], list[Thing]]
-OUTSIDE = "outside"  # an address that is no pod's
+OUTSIDE = "outside"  # an address that is not a pod's
 ROLES = ("mlflow", "postgresql", "gateway", "operator", "test")  # of the platform's own pods
 RUN_ROLES = ("trial", "controller")  # of run a; those of run b have a `-b` behind them
 

@@ -781,7 +781,7 @@ def test_what_is_there_is_left_alone(platform, written: Path) -> None:
         (("--from", "src/table.csv"), "src/table.csv is not a Python script"),
         (("--from", "src"), "src is not a Python script"),
         (("x", "--space", "lr=1..2"), "--space needs --from"),
-        (("--from", "a.py", "--space", "lr"), "'lr' is no parameter; write NAME=LOW..HIGH"),
+        (("--from", "a.py", "--space", "lr"), "'lr' is not a parameter; write NAME=LOW..HIGH"),
         (("x", "--kind", "train", "--from", "a.py"), "drop --kind"),
         (("x", "--from", "src/own.py"), "--from writes a job.yaml beside the script; drop x"),
     ],

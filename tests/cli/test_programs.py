@@ -382,7 +382,7 @@ def test_a_notebook_becomes_a_script(platform, written: Path) -> None:
     assert (made().script, set(made().search.parameters)) == ("fit_it.py", {"lr"})
     assert "already exists" in platform("init", "--from", str(written / "fit it.ipynb")).stderr
     write(written, {"other.ipynb": "[]"})
-    assert "it is no notebook" in platform("init", "--from", str(written / "other.ipynb")).stderr
+    assert "it is not a notebook" in platform("init", "--from", str(written / "other.ipynb")).stderr
 
 
 @pytest.mark.parametrize(
@@ -658,7 +658,7 @@ def test_a_search_of_another_tool_is_imported(platform, written: Path) -> None:
     write(written, {"fit.py": PRINTS, "sweep.yaml": sweep})
     result = platform("init", "--from", str(written / "sweep.yaml"))
     assert result.exit_code == 0 and job_in("jobs/sweep").search.parameters.keys() == {"lr"}, result.output
-    told = "config.yaml is no search that can be read, which are those of katib"
+    told = "config.yaml is not a search that can be read, which are those of katib"
     assert told in platform("init", "--from", str(written / "conf" / "config.yaml")).stderr
     assert "becomes a job by `platform init --from FILE`" in platform("import", "optuna", "fit.py").stderr
 
@@ -679,7 +679,7 @@ def test_a_number_without_a_name_is_the_objective(
 
 @pytest.mark.parametrize("requested", ["score", "CV score"])
 def test_a_number_without_a_name_has_the_name_that_the_user_gives_it(platform, written: Path, requested: str) -> None:
-    """A word of LightGBM's log is no metric. If the script shows the requested one, the number without a name is none."""
+    """A word of LightGBM's log is not a metric. If the script shows the requested one, the number without a name is none."""
     text = "lr = 0.1\nprint('[LightGBM] [Info] Start training from score -0.5')\nprint('valid_loss: 0.25')\nprint(0.75)\n"
     write(written, {"fit.py": text})
     result = platform("init", "--from", str(written / "fit.py"), "--objective", f"{requested}:min")
@@ -896,7 +896,7 @@ def test_values_of_a_settings_file_that_a_command_line_names_are_searched(platfo
 
 @pytest.mark.parametrize("program", ["sh fit", "python -m fit"])
 def test_a_number_in_a_command_leaves_the_settings_file_that_it_names(platform, written: Path, program: str) -> None:
-    """Of a program that is no script here, and of one whose arguments are not known."""
+    """Of a program that is not a script here, and of one whose arguments are not known."""
     fit = {"sh fit": "fit", "python -m fit": "fit.py"}[program]
     data, config = "dropout = 0.5\n", "[train]\nlr = 0.1\nwarm = 3\nname = x\n"
     write(Path(), {fit: "# fits\n", "data.cfg": data, "fit.cfg": config})

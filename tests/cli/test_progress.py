@@ -96,11 +96,11 @@ def test_the_live_display_holds_the_same_facts(status, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     stream = Terminal()
     with progress.view(stream) as shown:
-        shown.message("trial 3: error: [brackets] are no markup")
+        shown.message("trial 3: error: [brackets] are not markup")
         shown.update(status)
     raw = stream.getvalue()
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", raw)
-    assert "[brackets] are no markup" in text
+    assert "[brackets] are not markup" in text
     assert f"{status.ended_trials}/24" in text
     assert status.state.value in text
     assert "\x1b[3" not in raw  # no colours
@@ -109,7 +109,7 @@ def test_the_live_display_holds_the_same_facts(status, monkeypatch):
 
 
 def test_failures_are_told_once_as_they_happen(runs, held):
-    """Ends of before are not told again, a stopped attempt is no failure, and only so many are told one by one."""
+    """Ends of before are not told again, a stopped attempt is not a failure, and only so many are told one by one."""
     run = runs.make("a", tell=failed, asks=1, trials=40, **{"budget.max_failed": 50})
     runs.say(run, RunState.RUNNING, failed=1)
     shown = progress.PlainView(stream := io.StringIO())

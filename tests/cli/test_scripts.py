@@ -83,7 +83,7 @@ def test_a_parameter_of_a_job_can_be_fixed(platform: Platform) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--param", "epochs"), "'epochs' is no parameter; write NAME=VALUE"),
+        (("--param", "epochs"), "'epochs' is not a parameter; write NAME=VALUE"),
         (("--param", "x=["), "is not YAML"),
         (("--param", "lr=1", "--space", "lr=1..2"), "params.lr: is searched by --space; leave out one of them"),
     ],
@@ -99,7 +99,7 @@ def test_every_wrong_flag_is_named_at_once(platform: Platform, script: Path) -> 
     words = ("--space", "lr", "--space", "n=9..1", "--objective", "accuracy", "--trials", "0")
     result = platform("submit", "hpo", f"./{script}", *words, "--local")
     assert result.exit_code == 2
-    for part in ("'lr' is no parameter", "--space n=9..1", "accuracy:max or accuracy:min", "--trials"):
+    for part in ("'lr' is not a parameter", "--space n=9..1", "accuracy:max or accuracy:min", "--trials"):
         assert part in result.stderr
 
 

@@ -295,7 +295,7 @@ def test_duplicates_are_drawn_again(runs: Runs) -> None:
     trained, _ = driven(run)
     assert sorted(request.params["lr"] for request in trained) == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     again = made(runs, "larger", space=space, duplicates="redraw", trials=8)
-    assert len(driven(again)[0]) == 8, "a space without another point is no reason to stop"
+    assert len(driven(again)[0]) == 8, "a space without another point is not a reason to stop"
 
 
 def test_duplicates_are_answered(runs: Runs) -> None:
@@ -490,7 +490,7 @@ def test_a_job_without_checkpoints_continues_nothing(runs: Runs) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"reuse": {"steps": "epoch"}}, "epoch is no parameter in params; did you mean epochs"),
+        ({"reuse": {"steps": "epoch"}}, "epoch is not a parameter in params; did you mean epochs"),
         ({"reuse": {"steps": "epochs"}, "params": {"epochs": "many"}}, "must be a whole number"),
         (
             {"reuse": {"steps": "epochs"}, "pruner": {"name": "asha", "promote": True, "max_resource": "epochs"}},

@@ -105,7 +105,7 @@ def test_a_value_given_by_an_override_stays(submit):
     [
         ({"space": {"lr": {**LR, "low": 2}}}, "submit(space=…): space.lr.low: 2.0 is over high (0.1)"),
         ({"space": {"lr": (1e-5, 1e-1)}}, "submit(space=…): space.lr: "),
-        ({"space": {"lr": "1e-5.."}}, "submit(space=…): space: 'lr=1e-5..' is no parameter"),
+        ({"space": {"lr": "1e-5.."}}, "submit(space=…): space: 'lr=1e-5..' is not a parameter"),
         ({"space": {"lr": LR}, "trials": 0}, "submit(trials=…): trials: "),
         ({"space": {"lr": LR}, "direction": "up"}, "submit(objective=…): objectives.0.direction: "),
         ({"space": {"lr": LR}, "objective": ["a", "b"], "direction": ["minimize"] * 3}, "2 objectives and 3 directions"),

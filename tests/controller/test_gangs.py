@@ -328,7 +328,7 @@ def test_a_smaller_pool_takes_idle_gangs_apart_and_a_larger_one_makes_more() -> 
     made.ready.clear()
     made.slots.warm(2)
     made.listen()
-    assert not made.ready, "one slot is no gang"
+    assert not made.ready, "one slot is not a gang"
     made.pool.resize(2)
     made.slots.warm(3)
     made.listen()

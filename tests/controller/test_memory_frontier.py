@@ -185,7 +185,7 @@ def test_a_point_that_the_job_names_is_run(opened: Opened) -> None:
     ("fields", "message"),
     [
         ({"avoid_oom": ["batches"]}, "there is no parameter 'batches' in the space; did you mean batch"),
-        ({"avoid_oom": ["precision"]}, "precision has choices that are no numbers"),
+        ({"avoid_oom": ["precision"]}, "precision has choices that are not numbers"),
         ({"avoid_oom": ["batch"], "sampler": "bruteforce"}, "bruteforce tries each point once"),
         ({"avoid_oom": ["batch"], "space": "space:define"}, "needs the space in the job file"),
     ],

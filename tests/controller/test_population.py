@@ -336,7 +336,7 @@ def test_without_a_quorum_no_slot_waits() -> None:
     barrier.record_end(1, TrialState.PAUSED, 4, (9.0,))
     assert barrier.next_stretch(None) is None
     barrier.record_end(0, TrialState.PAUSED, 4, (math.nan,))
-    assert barrier.next_stretch(None) == Stretch(0, 8, 4, (1, 4)), "one that is no number is the worst"
+    assert barrier.next_stretch(None) == Stretch(0, 8, 4, (1, 4)), "one that is not a number is the worst"
 
 
 # In the ledger

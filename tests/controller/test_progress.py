@@ -39,7 +39,7 @@ def test_each_metric_keeps_its_newest_value() -> None:
 def test_the_time_left_is_that_of_the_steps_left() -> None:
     reports = TrainingReports()
     reports.add(report(100, 1000.0, total_steps=500))
-    assert reports.eta(1000.0) is None, "one report is no rate"
+    assert reports.eta(1000.0) is None, "one report is not a rate"
     reports.add(report(200, 1050.0))
     assert reports.eta(1050.0) == pytest.approx(150.0)
     assert reports.eta(1060.0) == pytest.approx(140.0)

@@ -228,7 +228,7 @@ def test_a_hostile_class_is_refused_before_a_trial(opened: Opened, body: str, me
 
 
 BROKEN = {
-    "no class": ("Bad = 3", "is no sampler"),
+    "no class": ("Bad = 3", "is not a sampler"),
     "no such name": ("", "has no attribute 'Bad'"),
     "fails in trial 1": (
         "import optuna\nclass Bad(optuna.samplers.RandomSampler):\n  def after_trial(self, *args): raise KeyError('elite')",
@@ -285,7 +285,7 @@ def test_a_class_that_fails_later_names_itself(opened: Opened) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Bad = dict", "is no searcher of Ray Tune"),
+        ("Bad = dict", "is not a searcher of Ray Tune"),
         ("from ray.tune.search import Searcher\nclass Bad(Searcher): ...", "does not take the job's space"),
         (
             "from ray.tune.search import Searcher\nclass Bad(Searcher):\n"

@@ -147,7 +147,7 @@ def test_a_runs_token_opens_its_own_ledger_alone(cluster: Cluster, two: tuple[st
         ("/runs", "", "GET"),
     ]
     found = answers(cluster, thief, tries)
-    assert found[0] == 400, "let in, and {} is no request"
+    assert found[0] == 400, "let in, and {} is not a request"
     assert set(found[1:]) <= {401, 403}, found
     status = cluster.status(victim)
     assert status["state"] == "RUNNING", status

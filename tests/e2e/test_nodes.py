@@ -63,7 +63,7 @@ def only(cluster: Cluster, node: str, usable: tuple[str, ...] | list[str]) -> It
 def stopped(cluster: Cluster, node: str) -> Iterator[None]:
     """Without this node, as after a power cut; it is back at the end."""
     if subprocess.run(["docker", "inspect", node], capture_output=True, check=False).returncode:
-        pytest.skip(f"the node {node} is no container of Docker's here, so it cannot be stopped")
+        pytest.skip(f"the node {node} is not a container of Docker's here, so it cannot be stopped")
     subprocess.run(["docker", "kill", node], check=True, capture_output=True)
     try:
         cluster.until("news of the lost node", lambda: not _is_ready(cluster, node), patience=180)

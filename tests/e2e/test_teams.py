@@ -162,7 +162,7 @@ print(json.dumps([status(path) for path in json.loads(os.environ["PATHS"])]))
     ]
     words = ("exec", pod["metadata"]["name"], "-c", names.CONTROLLER, "--", "env", *environ, "python", "-c", code)
     own, theirs = json.loads(cluster.kubectl(*words).splitlines()[-1])
-    assert own == 400, "let in, and {} is no request"
+    assert own == 400, "let in, and {} is not a request"
     assert theirs in (401, 403)
 
 

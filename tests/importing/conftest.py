@@ -15,7 +15,7 @@ from trialplane.job.kinds import Study
 
 @pytest.fixture
 def loaded(tmp_path: Path) -> Callable[..., Study]:
-    """Writes the job with scripts of that name, and loads it, which refuses what is no job."""
+    """Writes the job with scripts of that name, and loads it, which refuses what is not a job."""
 
     def load_(imported: ImportResult, **scripts: str) -> Study:
         folder = tmp_path / "job"

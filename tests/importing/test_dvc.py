@@ -36,7 +36,7 @@ stages:
 
 
 def read(text: str, files: Mapping[str, str] | None = None, command: str = "", **options) -> Script:
-    """The content of a pipeline beside files, as a command of DVC starts it; every file that is no settings file exists."""
+    """The content of a pipeline beside files, as a command of DVC starts it; all other files exist."""
     texts = {"params.yaml": PARAMS, **(files or {})}
 
     def read_text(name: str) -> str:

@@ -79,7 +79,7 @@ def test_a_parameter_wins_over_a_fact() -> None:
 
 def test_what_does_not_exist_in_a_trial_is_left_out_with_its_option() -> None:
     assert arguments.build(["--lr", "{lr}", "--momentum", "{momentum}", "-v"], {"lr": 1}, {}) == ["--lr", "1", "-v"]
-    assert arguments.build(["go", "{momentum}", "-v"], {}, {}) == ["go", "-v"], "what is no option stays"
+    assert arguments.build(["go", "{momentum}", "-v"], {}, {}) == ["go", "-v"], "what is not an option stays"
 
 
 def test_argparse_reads_flags_as_they_were_meant() -> None:

@@ -137,7 +137,7 @@ def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
             "kind: collect\ncollect:\n  units: 4\n  learner: train:learn\n  write: {}\n",
             "collect.write", 5, "stands beside learner (train:learn)",
         ),
-        ("kind: collect\ncollect: {units: 4, write: {to: here}}\n", "collect.write.to", 2, "'here' is no place; write"),
+        ("kind: collect\ncollect: {units: 4, write: {to: here}}\n", "collect.write.to", 2, "'here' is not a place; write"),
         ("kind: collect\ncollect: {units: 4, write: {format: csv}}\n", "collect.write.format", 2, "'csv' is not 'npz'"),
         ("kind: collect\ncollect: {units: 4, worker: 2, write: {}}\n", "collect.worker", 2, "did you mean workers"),
         ("kind: collect\ncollect: {units: 4, write: {shards: 1Mi}}\n", "collect.write.shards", 2, "did you mean shard?"),

@@ -103,6 +103,6 @@ def test_they_are_arguments() -> None:
 
 
 def test_a_name_that_is_not_there_is_told(dotted: Path) -> None:
-    with pytest.raises(errors.SpecError, match=r"\{model\.rl\} is no parameter.*model\.lr"):
+    with pytest.raises(errors.SpecError, match=r"\{model\.rl\} is not a parameter.*model\.lr"):
         (dotted / "job.yaml").write_text(JOB.replace("arguments: hydra", 'arguments: ["{model.rl}", "{hydra}"]'))
         load.load_job(dotted)

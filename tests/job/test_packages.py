@@ -45,7 +45,7 @@ def test_a_package_is_found_from_the_folder_of_the_job(job: Path, named: str) ->
         ("sub", "lies in the job's folder"),
         (".", "lies in the job's folder"),
         ("../..", "holds the job's folder"),
-        ("../../src/my-lib", "'my-lib' is no name that can be imported"),
+        ("../../src/my-lib", "'my-lib' is not a name that can be imported"),
         ("../../src/json", "json would hide the module of that name"),
         ("../../src/train", "the job's folder has train.py of its own"),
         (f"../{'x' * 300}", "cannot be read: File name too long"),

@@ -133,7 +133,7 @@ GOOD = "population: {interval: 8, steps: epochs}\n"
         (GOOD + "start: {run: monday, trial: 2}", "start", "from which population counts"),
         (GOOD + "reuse: true", "reuse", "members change their parameters"),
         (GOOD + "duplicates: redraw", "duplicates", "members change their parameters"),
-        (GOOD + "sampler: {tune: ray.tune.search.hyperopt:HyperOptSearch}", "sampler.tune", "take random"),
+        (GOOD + "sampler: {tune: ray.tune.search.hyperopt:HyperOptSearch}", "sampler.tune", "use random"),
     ],
 )
 def test_what_is_refused(folder: Path, text: str, field: str, part: str) -> None:
@@ -150,7 +150,7 @@ def test_members_are_compared_by_one_objective_and_are_several(folder: Path) -> 
     assert (place, "compares members by one objective" in message) == ("population", True), message
     (folder / "job.yaml").write_text(HEAD.replace("trials: 4", "trials: 1") + ONE + GOOD)
     ((place, *_, message),) = found(folder)
-    assert (place, "1 is no population" in message) == ("trials", True), message
+    assert (place, "at least 2 members" in message) == ("trials", True), message
 
 
 @pytest.mark.parametrize(

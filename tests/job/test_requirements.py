@@ -107,7 +107,7 @@ def test_what_is_no_requirement_is_an_issue_of_the_job(folder: Path) -> None:
     (folder / "need.txt").write_bytes(b"\xff\n")
     assert found(folder)[0][3] == "need.txt is not UTF-8 text"
     for wrong in ("/etc/need.txt", "../need.txt", "./"):
-        assert "is no file of the job's folder" in found(folder, sets=[f"requirements={wrong}"])[0][3]
+        assert "is not a file of the job's folder" in found(folder, sets=[f"requirements={wrong}"])[0][3]
     for wrong in ("-need.txt", "./-need.txt"):
         assert "begins with -, as options do" in found(folder, sets=[f"requirements={wrong}"])[0][3]
 

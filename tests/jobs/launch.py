@@ -85,7 +85,7 @@ def be(rank: int, spec: dict, job, run, port: meeting.Port) -> int:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     os.environ |= {"LOCAL_WORLD_SIZE": str(world_size), "GLOO_SOCKET_IFNAME": "lo"}
     os.environ |= {"MASTER_ADDR": port.host, "MASTER_PORT": str(port.number)}
-    if world_size == 1:  # a process alone is no group of one
+    if world_size == 1:  # a process alone is not a group of one
         for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
             del os.environ[name]
     seed = spec.get("seed", 0)

@@ -152,7 +152,7 @@ def test_it_runs_alone_as_the_original_did(tmp_path):
     [
         (["--max_train_sample", "3"], "max_train_sample: there is no such parameter; did you mean max_train_samples"),
         (["--max_train_samples"], "--max_train_samples has no value; write --max_train_samples VALUE"),
-        (["more.yaml"], "'more.yaml' is no option; write --NAME VALUE"),
+        (["more.yaml"], "'more.yaml' is not an option; write --NAME VALUE"),
     ],
 )
 def test_an_argument_that_is_none_is_refused(tmp_path, flags, says):

@@ -141,7 +141,7 @@ os.kill(os.getpid(), 9)
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda file: file.write_bytes(b"this is no database at all, but long enough to look like one" * 20),
+        lambda file: file.write_bytes(b"this is not a database at all, but long enough to look like one" * 20),
         lambda file: os.truncate(file, file.stat().st_size // 2 + 100),
         lambda file: sqlite_do(file, "DROP TABLE attempts"),
         lambda file: sqlite_do(file, "UPDATE attempts SET outcome = '{broken'"),

@@ -69,12 +69,12 @@ def complaints(node: dict[str, Any], where: str) -> Iterator[str]:
     if "properties" in node and "additionalProperties" in node:
         yield f"{where}: properties beside additionalProperties"
     if node.get("additionalProperties") in (True, False):
-        yield f"{where}: additionalProperties is no schema"
+        yield f"{where}: additionalProperties is not a schema"
     if node.get("type") == "array" and "items" not in node:
         yield f"{where}: no items"
     for key in ("exclusiveMinimum", "exclusiveMaximum"):
         if not isinstance(node.get(key, False), bool):
-            yield f"{where}: {key} is no boolean"
+            yield f"{where}: {key} is not a boolean"
     for name in node.get("required", ()):
         if name not in node.get("properties", {}):
             yield f"{where}: {name} is required and unknown"

@@ -196,7 +196,7 @@ def test_all_pods_have_the_authority_of_a_gateway_with_a_certificate(make: Make,
         assert volume["configMap"]["name"] == cluster.SITE
         assert [item["key"] for item in volume["configMap"]["items"]] == [
             cluster.GATEWAY_CA
-        ]  # the rest is no trial's business
+        ]  # the rest is not a trial's business
     assert variables(controller)[env.LEDGER].startswith("https://")
 
 

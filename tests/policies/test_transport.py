@@ -1,5 +1,5 @@
 """Packing and unpacking results: every numeric dtype and shape comes back equal, as read-only views without a copy; what may
-not cross is refused with its path, and what is no packed result is refused too.
+not cross is refused with its path, and what is not a packed result is refused too.
 
 Not checked here: the way through Ray's object store (tests/study), and the speed (tests/benchmarks).
 """

@@ -207,5 +207,5 @@ def test_its_pod_has_one_claim_and_nothing_else() -> None:
         assert security["capabilities"] == {"drop": ["ALL"]}
         assert spec["activeDeadlineSeconds"] == removal.SECONDS
         assert container["command"][:2] == ["sh", "-c"] and container["command"][2].endswith('rm -rf -- "$0"')
-        assert names.RUN not in pod["metadata"]["labels"], "it is no pod of a run"
+        assert names.RUN not in pod["metadata"]["labels"], "it is not a pod of a run"
         assert len(pod["metadata"]["name"]) <= 253

@@ -138,7 +138,7 @@ def test_a_script_reads_data_beside_it_by_a_link(study: Study) -> None:
     assert handle.wait(timeout=300).complete == 2
     assert sorted(row.values[0] for row in handle.rows()) == [1.0, 2.0]
     assert [path.name for path in study.job.iterdir() if path.name == "own"] == []
-    # The links are no part of the code, whose comparison with the folder would fail at them.
+    # The links are not part of the code, whose comparison with the folder would fail at them.
     assert study.submit(trials=2).name == handle.name
     with pytest.raises(RunExists, match="trials: 2 → 3"):
         study.submit(trials=3)

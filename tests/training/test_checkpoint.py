@@ -282,6 +282,6 @@ def test_files_are_put_beside_checkpoints(place: str, tmp_path: Path) -> None:
     unkept = folders.put_files(place, work, ["model.pt", "out/*.pt", "none*", ""])
     assert unkept.unmatched == ("none*",) and list(unkept.failed) == [""]
     assert names(f"{place}/files") == ["model.pt", "out"] and names(f"{place}/files/out") == ["a.pt"]
-    assert steps(Checkpoints(place)) == [1], "they are no checkpoint"
+    assert steps(Checkpoints(place)) == [1], "they are not checkpoint"
     folders.remove_all(place)
     assert steps(Checkpoints(place)) == []

@@ -53,7 +53,7 @@ def drive(job: Job, clock: Clock, meter: progress.Meter, steps: range, seconds: 
 def test_a_line_has_rates_of_a_rank_and_of_all_means_and_the_time_left() -> None:
     job, clock = Job(), Clock()
     meter = progress.Meter(job, total_steps=1000, every=5.0, clock=clock)
-    clock.now += 60  # a slow start is no measure of what is left
+    clock.now += 60  # a slow start is not a measure of what is left
     drive(job, clock, meter, range(1, 12))
     (_, first), (step, metrics) = job.reports
     assert first["seconds_per_step"] == 60.5

@@ -30,7 +30,7 @@ SHARDS = 6
 COUNT = (SHARDS - 1) * shards.LINES + 100  # lines, of which the last shard has few
 LAST = f"{SHARDS - 1:06}.tokens"
 
-# No `if __name__ == "__main__"`: workers are no copies of the script.
+# No `if __name__ == "__main__"`: workers are not copies of the script.
 SCRIPT = """
 import sys
 from trialplane.training import tokens

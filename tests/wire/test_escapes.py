@@ -16,7 +16,7 @@ def test_what_is_stored_is_text_whatever_a_job_raised() -> None:
     plain = records.to_dict(said)
     assert plain["message"] == "\\ud800 ä 😀"
     assert plain["metrics"] == {"f\\udc80": 1.0}
-    assert plain["traceback"] == "\x1b[31mred\n", "a log's colours are no harm where nobody shows them"
+    assert plain["traceback"] == "\x1b[31mred\n", "a log's colours are not harm where nobody shows them"
     assert json.dumps(plain, ensure_ascii=False).encode()
 
 

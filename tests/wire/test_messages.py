@@ -1,4 +1,4 @@
-"""The codec of the messages between processes: all of them come back, and what is no message, or none that is taken from
+"""The codec of the messages between processes: all of them come back, and what is not a message, or none that is taken from
 that side, is an error that says so.
 
 Not checked here: the socket that carries them (tests/worker/test_channel.py), and what becomes of a trial that sends such

@@ -72,7 +72,7 @@ OF_A_TRIAL = {
     **STRANGE,
     "a worker's": (frame("UnitsWanted", '{"count":3}'), "sent 'UnitsWanted', which trialplane"),
     "a step below 0": (frame("Reported", '{"step":-1,"metrics":{},"time":1,"sent":1}'), "sent a report of step -1"),
-    "a state that is no end": (ended('"state":"RUNNING"'), "sent an outcome of state RUNNING"),
+    "a state that is not an end": (ended('"state":"RUNNING"'), "sent an outcome of state RUNNING"),
     "a failure without its class": (ended('"state":"FAILED"'), "of state FAILED with failure None"),
     "no metric": (ended('"state":"COMPLETE"'), "without a finite number for score"),
     "not a number": (ended('"state":"COMPLETE","metrics":{"score":"nan"}'), "without a finite number for score"),

@@ -25,7 +25,7 @@ PAUSE = 2.0  # seconds between attempts to connect
 # `mlflow db upgrade`. It takes the URL, with its password, as an argument only, and arguments can be read by everybody.
 UPGRADE = "import os; from mlflow.db import commands; commands(['upgrade', os.environ['MLFLOW_BACKEND_STORE_URI']])"
 
-# Records of a version in which MLflow had no workspaces: they are in the one that MLflow puts them into, which is no team's.
+# Records of a version in which MLflow had no workspaces. MLflow has put them into a workspace that is not a team's.
 FORMER = "SELECT count(*) FROM runs JOIN experiments USING (experiment_id) WHERE workspace = 'default'"
 
 

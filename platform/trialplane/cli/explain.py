@@ -102,7 +102,7 @@ def _uses(path: str) -> Iterator[Use]:
         for block in _YAML.findall(file.read_text(encoding="utf-8")):
             try:
                 job = document.parse(block, page).data  # as job.yaml is read: by YAML 1.2, `on` is a text
-            except InputError:  # it is no job
+            except InputError:  # it is not a job
                 continue
             if (example := _extract_field(job, path.split("."))) is not None:
                 yield Use(page, example)

@@ -177,7 +177,7 @@ def hpo(
         if not error.program or not (spaces or objectives):
             raise
         command = _init_command(error.program, spaces, objectives)
-        raise InputError(f"{error.program} is no job; `{command}` makes one") from error
+        raise InputError(f"{error.program} is not a job; `{command}` makes one") from error
 
 
 @contextlib.contextmanager

@@ -118,7 +118,7 @@ def probe(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator
 
 
 def parse_finding(line: str) -> Finding | None:
-    """Return the finding in a line of the pod's log; None if the line is no finding."""
+    """Return the finding in a line of the pod's log; None if the line is not a finding."""
     if not line.startswith('{"check"'):
         return None
     try:

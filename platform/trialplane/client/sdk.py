@@ -117,7 +117,7 @@ class Platform:
         fields = {**(overrides or {}), "params": Flag(dict(params) if params else None, "submit(params=…)")}
         space_field = fields.get("space")
         space = space_field.value if isinstance(space_field, Flag) else space_field
-        # A space that is no mapping gets its issue when the job is loaded.
+        # A space that is not a mapping gets its issue when the job is loaded.
         argument_issues = function_job.check(space if isinstance(space, Mapping) else {}, params or {})
         with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
             folder = Path(scratch, function_job.name)

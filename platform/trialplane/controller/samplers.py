@@ -131,7 +131,7 @@ def _build_from_class(job: Job, seed: int, code: JobCode) -> optuna.samplers.Bas
     """Return a sampler of the class that the job names.
 
     Raises:
-        InputError: The class is no sampler, or refuses its options.
+        InputError: The class is not a sampler, or refuses its options.
     """
     chosen = job.search.sampler
     cls = code.function(chosen.class_path)
@@ -140,7 +140,7 @@ def _build_from_class(job: Job, seed: int, code: JobCode) -> optuna.samplers.Bas
 
         return tune_search.TuneSampler(job, cls)
     if not (isinstance(cls, type) and issubclass(cls, optuna.samplers.BaseSampler)):
-        raise errors.InputError(f"{chosen.class_path} is no sampler: it is no subclass of optuna.samplers.BaseSampler")
+        raise errors.InputError(f"{chosen.class_path} is not a sampler: it is not a subclass of optuna.samplers.BaseSampler")
     if not cls.__module__.startswith("optuna."):  # this sampler draws all trials, so its seed must not depend on the trial
         seed = derived_seed(job.seed, 0)
     seeded = {"seed": seed} if "seed" in inspect.signature(cls).parameters else {}

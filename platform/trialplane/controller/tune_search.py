@@ -36,7 +36,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
         history: Trials of earlier studies, which are added to the searcher first.
 
     Raises:
-        InputError: The class is no searcher, or refuses its arguments or the space.
+        InputError: The class is not a searcher, or refuses its arguments or the space.
     """
 
     def __init__(self, job: Job, cls: Callable[..., Any], history: Sequence[FrozenTrial] = ()) -> None:
@@ -86,11 +86,11 @@ class TuneSampler(optuna.samplers.BaseSampler):
         """Return a searcher of the class, with the job's options, seed and space.
 
         Raises:
-            InputError: The class is no searcher, or refuses its options or the space.
+            InputError: The class is not a searcher, or refuses its options or the space.
         """
         if not (isinstance(cls, type) and issubclass(cls, Searcher)):
             raise errors.InputError(
-                f"{self._name} is no searcher of Ray Tune: it is no subclass of ray.tune.search.Searcher"
+                f"{self._name} is not a searcher of Ray Tune: it is not a subclass of ray.tune.search.Searcher"
             )
         arguments = dict(job.search.sampler.options)
         accepted_names = inspect.signature(cls).parameters

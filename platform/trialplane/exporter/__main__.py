@@ -42,7 +42,7 @@ _TRIES = 4  # rounds in a row that may fail during the export of a copy, for whi
 
 
 class _Input:
-    """Messages on stdin, one per line. An empty line is no message: it only says that the ledger has new records.
+    """Messages on stdin, one per line. An empty line is not a message: it only says that the ledger has new records.
 
     Attributes:
         messages: Messages that have arrived.

@@ -68,7 +68,7 @@ _QUOTATION = re.compile(r"""(?:'[^']*'|"[^"]*")+""")
 _SEPARATORS = ("&&", "||", "|", "&", ";", "\n")
 _SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-# Environment variables of libraries and of the system, which are no parameters.
+# Environment variables of libraries and of the system, which are not parameters.
 _SYSTEM_VARIABLE = re.compile(
     r"(?:OMP|MKL|OPENBLAS|VECLIB|NUMEXPR|KMP|CUDA|CUBLAS|NCCL|GLOO|ROCR|HIP|PYTORCH|TORCH|TF|XLA|JAX|HF|TRANSFORMERS|TOKENIZERS|"
     r"WANDB|MLFLOW|RAY)_[A-Z0-9_]+|PYTHON[A-Z]+|(?:LOCAL_|NODE_)?RANK|WORLD_SIZE|MASTER_PORT"

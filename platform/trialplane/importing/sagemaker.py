@@ -49,7 +49,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         scripts: Texts of the Python files in the same folder, by name.
 
     Raises:
-        SpecError: The file is no tuning job, or has values of the wrong kind.
+        SpecError: The file is not a tuning job, or has values of the wrong kind.
     """
     source = Source(document.parse(text.replace("\t", " "), name))  # YAML, unlike JSON, does not allow tabs
     config: Place = (_CONFIG,) if source.look(_CONFIG) is not None else ()

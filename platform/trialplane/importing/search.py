@@ -101,7 +101,7 @@ def normal(mean: float, deviation: float, *, log: bool = False, step: float | No
         return None
     if step is None:
         return {"type": "normal", "mean": mean, "std": deviation, **({"log": True} if log else {})}
-    # For a log-normal distribution, these are logarithms, so they are no multiples of the step.
+    # For a log-normal distribution, these are logarithms, so they are not multiples of the step.
     low, high = multiples(mean - SIGMAS * deviation, mean + SIGMAS * deviation, 0.0 if log else step)
     return span("float", math.exp(low) if log else low, math.exp(high) if log else high, log=log, step=step)
 

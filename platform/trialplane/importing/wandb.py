@@ -35,7 +35,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         scripts: Texts of the Python files in the same folder, by name.
 
     Raises:
-        SpecError: The file is no sweep, or has values of the wrong kind.
+        SpecError: The file is not a sweep, or has values of the wrong kind.
     """
     source = Source(document.parse(text, name))
     if not isinstance(source.look("parameters"), dict) or not source.look("parameters"):

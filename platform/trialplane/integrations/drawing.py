@@ -10,7 +10,7 @@ from typing import Any
 
 _SIGMAS = 3  # half the width of the range that replaces a normal distribution: 99.7 % of its values
 _TAIL = 0.001  # share of a distribution without bounds that is left out at each end
-_LONGEST_LABEL = 60  # characters of a choice that is no plain value
+_LONGEST_LABEL = 60  # characters of a choice that is not a plain value
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the text of an object, which must be the same in each process
 
 
@@ -65,7 +65,7 @@ def _is_bounds(domain: Any) -> bool:
 
 
 def choice(trial: Any, name: str, options: Sequence[Any]) -> Any:
-    """Draw one of several values. Values that are no numbers or texts, such as models, are drawn by their text."""
+    """Draw one of several values. Values that are not numbers or texts, such as models, are drawn by their text."""
     values = [option.item() if getattr(option, "ndim", None) == 0 else option for option in options]
     if len(values) == 1:
         return values[0]
@@ -80,7 +80,7 @@ def choice(trial: Any, name: str, options: Sequence[Any]) -> Any:
 def number(
     trial: Any, name: str, low: float, high: float, *, is_integer: bool = False, log: bool = False, step: float | None = None
 ) -> Any:
-    """Draw a number from `low` to `high`, both included. If both are equal, it is no parameter of the trial."""
+    """Draw a number from `low` to `high`, both included. If both are equal, it is not a parameter of the trial."""
     if low == high:
         return low
     if is_integer:

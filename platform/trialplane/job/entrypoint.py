@@ -184,7 +184,7 @@ def _package_problem(path: Path, folder: Path) -> str:
     if f"{job_folder}/".startswith(f"{real_path}/"):
         return f"{path} holds the job's folder; name the folder that is imported"
     if not name.isidentifier():
-        return f"{name!r} is no name that can be imported; name the folder that is: {path}/src/NAME"
+        return f"{name!r} is not a name that can be imported; name the folder that is: {path}/src/NAME"
     if name in sys.stdlib_module_names or name == "trialplane":
         return f"{name} would hide the module of that name, which trials need; rename the package"
     clash = next((entry.name for entry in (folder / name, folder / f"{name}.py") if os.path.lexists(entry)), "")

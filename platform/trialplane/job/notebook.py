@@ -43,13 +43,13 @@ def exported_source(text: str) -> str:
         text: Text of the file, which is JSON.
 
     Raises:
-        ValueError: The text is no notebook.
+        ValueError: The text is not a notebook.
     """
     try:
         cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
         sources = [cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"]) for cell in cells]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError("it is no notebook") from error
+        raise ValueError("it is not a notebook") from error
     return "\n\n".join(map(_cell_code, sources)) + "\n"
 
 

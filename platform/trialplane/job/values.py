@@ -91,7 +91,7 @@ def _parse_requirements_path(value: Any) -> Any:
         return value
     name = value.removeprefix("./")
     if value.startswith("/") or ".." in value.split("/") or not name:
-        raise ValueError(f"{value!r} is no file of the job's folder; write requirements: requirements.txt")
+        raise ValueError(f"{value!r} is not a file of the job's folder; write requirements: requirements.txt")
     if name.startswith("-"):
         raise ValueError(f"{value!r} begins with -, as options do; give the file another name")
     return name

@@ -108,7 +108,7 @@ class Reader:
         """Send a request over the open connection, or over a new one if that is unusable. Return the answer."""
         if self._connection is not None:
             # The gateway may have closed the connection since the last request: it was restarted, or closes idle
-            # connections. That is no outage, so the request is sent over a new connection at once.
+            # connections. That is not an outage, so the request is sent over a new connection at once.
             with contextlib.suppress(_ConnectionUnusable):
                 return self._send(request, answer_type)
         self._connect()

@@ -319,7 +319,7 @@ def _best_curve(record: RunRecord) -> Curve:
         if not points or objective.is_better(value, points[-1]["value"]):
             steps = bisect.bisect_right(report_times, time)
             points.append({"time": time - start_time, "count": count, "steps": steps, "value": value})
-    if points:  # so that the curve is drawn up to the last result, even if that is no improvement
+    if points:  # so that the curve is drawn up to the last result, even if that is not an improvement
         end_time, _ = results[-1]
         points.append(
             {

@@ -144,7 +144,7 @@ class Meter:
     def _report(self, step: int, now: float, lr: float | None, grad_norm: Any, other_metrics: dict[str, Any]) -> None:
         """Report the mean loss and the rates since the last report with the other metrics of this step, and count anew."""
         seconds = max(now - self._report_time, 1e-9)
-        steps = max(step - self._report_step, 1)  # in a job that counts steps from 0, the first one is no step after `start`
+        steps = max(step - self._report_step, 1)  # the step `start` itself, where steps count from 0, is not one after it
         metrics: dict[str, float] = {}
         if self._losses:
             metrics["loss"] = _mean(self._losses)

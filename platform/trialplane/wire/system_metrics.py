@@ -19,5 +19,5 @@ def is_sample(metrics: Collection[str]) -> bool:
 
 
 def without_samples(reports: Iterable[ReportRow]) -> list[ReportRow]:
-    """Return the reports that are no samples."""
+    """Return the reports that are not samples."""
     return [report for report in reports if not is_sample(report.metrics)]

@@ -164,7 +164,7 @@ def _params(job: Job, arguments: argparse.Namespace, unparsed: Sequence[str]) ->
         unparsed: Other arguments, `--NAME VALUE` or `--NAME=VALUE`.
 
     Raises:
-        InputError: The file of `--config` cannot be read, or an argument is no option, has no value or names no parameter.
+        InputError: The file of `--config` cannot be read, or an argument is unknown or has no value.
     """
     params = {**job.params, **job.search.start_point()}
     names = {*params, *job.search.parameters}  # the starting point may leave out some parameters
@@ -187,7 +187,7 @@ def _assignments(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     for argument in remaining:
         flag, equals, value = argument.partition("=")
         if not flag.startswith("--"):
-            raise errors.InputError(f"{argument!r} is no option; write --NAME VALUE")
+            raise errors.InputError(f"{argument!r} is not an option; write --NAME VALUE")
         if not equals:
             next_argument = next(remaining, None)
             if next_argument is None:

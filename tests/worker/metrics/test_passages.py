@@ -1,4 +1,4 @@
-"""Passages of an output whose numbers are no metrics: tracebacks, stacks, dumps of arguments and objects; and what is none.
+"""Passages of an output whose numbers are not metrics: tracebacks, stacks, dumps of arguments and objects; and what is none.
 
 Real dumps, as Python and well-known libraries print them.
 """

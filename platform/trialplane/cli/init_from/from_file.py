@@ -108,7 +108,7 @@ def _unusable_error(file: Path) -> InputError:
     """Return the error for a file of which no job can be made, with the command to type in its place."""
     if file.suffix.lower() in _DATA_SUFFIXES:
         return InputError(
-            f"{file} is no search that can be read, which are those of {', '.join(importing.SOURCES)}; give the "
+            f"{file} is not a search that can be read, which are those of {', '.join(importing.SOURCES)}; give the "
             f"command that you type today, in quotes, with its numbers: `{INIT} 'python train.py --lr 0.1'`; nothing "
             "was changed"
         )

@@ -75,7 +75,7 @@ class ScriptJob:
         preload: Modules that the script imports, if the template would not find all of them by itself.
         uses_wandb: Whether the script imports W&B.
         returned: Expression that the script's function returns to Hydra or Sacred, or "".
-        in_file: Parameters that replace values in a settings file, and are no arguments unless `arguments` names them.
+        in_file: Parameters that replace values in a settings file, and are not arguments unless `arguments` names them.
         monitored: Metric by which the script chooses its best model; None if no option names it.
         shared_paths: Absolute paths to which the script writes, and its fixed port, so that its trials run one at a time.
         objective: Metric to optimize that the user names, with its direction; None to guess one.
@@ -432,7 +432,7 @@ def _own_arguments(name: str, parsed_script: Script, field: Any, *, has_command:
     if style is Style.SEARCHES:
         return "none"
     if has_command and style is Style.GLOBALS:
-        # The values in its text are replaced as in a settings file, and are no arguments.
+        # The values in its text are replaced as in a settings file, and are not arguments.
         items = field if isinstance(field, list) else []
         items = [item for item in items if item != f"{{{arguments.GLOBALS}}}"]
         return {"items": items, "file": name} if items else name

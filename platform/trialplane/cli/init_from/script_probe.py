@@ -200,7 +200,7 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     command = launcher.with_variables(command, variables)
     in_command = _options_in_command(command, declared)
     command, in_file = _options_in_file(command, call, called_copy, called_script, declared, in_command, requested, appended)
-    # Then those that further arguments can set. A value in the file that the command's arguments override is no parameter.
+    # Then those that further arguments can set. A value that the command's arguments override is not a parameter.
     in_file, left_out = _without_overridden(declared, command, in_file)
     appendable = _appendable_options(declared, command, in_command, appended)
     in_file, appendable = _set_in_both(in_file, appendable)
@@ -838,7 +838,7 @@ def _names_with_hints(
         unknown_names: The names.
         known_names: Names of the script's parameters.
         in_files: Settings file and full key of each name that one has.
-        left_out: Remarks on values that are no parameters.
+        left_out: Remarks on values that are not parameters.
     """
     names_with_hints: list[str] = []
     for name in unknown_names:

@@ -104,7 +104,7 @@ def find(file: Path, parsed_script: Script, requested: Collection[str] = ()) -> 
 def _section_options(file: Path, sections: tuple[str, ...]) -> tuple[Option, ...]:
     """Return the values in a settings file that are below some sections, or all of its values if none is.
 
-    A job.yaml of the platform is no settings file, and has none.
+    A job.yaml of the platform is not a settings file, and has none.
     """
     if file.name == load.FILE:
         return ()

@@ -107,7 +107,7 @@ def run(
         folder: Working directory, to which the script may write.
         scratch: Another folder, for the output of the script.
         secrets: Secrets of the user's command, by the name of the environment variable that the command reads.
-        options: Names of the script's options, which are no metrics if it prints them.
+        options: Names of the script's options, which are not metrics if it prints them.
         limit: Maximum duration, in seconds.
         requested: Names of metrics that are results in any case, and are read in any spelling. If the script shows none of
             them, and none with a similar name, the first is that of a number without a name.

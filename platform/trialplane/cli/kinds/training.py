@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Metric with a training's own estimate of the time left, which `training/progress.py` reports.
 _SECONDS_LEFT = "seconds_left"
-# Metrics of speed and progress, which are no results.
+# Metrics of speed and progress, which are not results.
 _SPEED_METRICS = {
     _SECONDS_LEFT,
     ranks.SLOWEST_RANK,

@@ -46,7 +46,7 @@ def _check_location(value: str) -> str:
         ValueError: The value is neither.
     """
     if not re.fullmatch(_LOCATION, value):
-        raise ValueError(f"{value!r} is no place; write a URL, s3://bucket/path, or a folder from the root, /data/games")
+        raise ValueError(f"{value!r} is not a place; write a URL, s3://bucket/path, or a folder from the root, /data/games")
     return value
 
 

@@ -45,7 +45,7 @@ class Arguments(models.Model):
     file: str = Field(
         default="",
         description="Settings file of the job's folder, YAML, JSON, TOML, INI, gin, Python or a shell script: params.yaml, "
-        "config.py. In each trial's copy, the parameters that the file has replace its values. They are no arguments then.",
+        "config.py. In each trial's copy, the parameters that the file has replace its values. They are not arguments then.",
     )
 
 
@@ -55,7 +55,7 @@ def _expand_arguments(value: Any) -> Any:
     Other values are returned unchanged, for pydantic to check.
 
     Raises:
-        ValueError: A text is neither a name nor a settings file, or an item is no text.
+        ValueError: A text is neither a name nor a settings file, or an item is not a text.
     """
     if isinstance(value, str):
         if value.endswith(settings.SUFFIXES):
@@ -80,7 +80,7 @@ def _settings_path(name: str) -> str:
         ValueError: It is not the path of a settings file in the job's folder.
     """
     if name.startswith("/") or ".." in name.split("/") or not name.endswith(settings.SUFFIXES):
-        raise ValueError(f"{name!r} is no settings file of the job's folder; write file: params.yaml")
+        raise ValueError(f"{name!r} is not a settings file of the job's folder; write file: params.yaml")
     return name.removeprefix("./")
 
 
@@ -229,7 +229,7 @@ def _pattern_problem(pattern: str) -> str:
     try:
         regex = re.compile(pattern)
     except re.error as error:
-        return f"is no regular expression: {error}"
+        return f"is not a regular expression: {error}"
     group_names = set(regex.groupindex)
     has_pair = group_names >= {"name", "value"}
     has_metric_names = bool(group_names) and not group_names & {"name", "value"}
@@ -384,7 +384,7 @@ def _placeholder_issues(job: Ranked, names: Collection[str]) -> Iterator[Issue]:
                 message = f"{{{name}}} must be an argument by itself"
             else:
                 hint = errors.nearest(name, [*names, *arguments.FACTS])
-                message = f"{{{name}}} is no parameter, and no fact about the trial; {hint}".rstrip("; ")
+                message = f"{{{name}}} is not a parameter, and no fact about the trial; {hint}".rstrip("; ")
             yield Issue((field, index), f"{message}; write {{{{ and }}}} for literal braces")
     # These come last, one for each parameter, because several arguments may need the same one.
     for name, argument in null_params.items():

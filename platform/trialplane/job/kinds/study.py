@@ -321,7 +321,9 @@ class Study(Ranked):
             yield from _memory_issues(self)
         if self.start is not None and (self.population is not None or self.pruner.promotes):
             other = "pruner: {promote: true}" if self.population is None else "population"
-            yield Issue(("start",), f"begins after step 0, from which {other} counts the steps of trials; drop one of both")
+            yield Issue(
+                ("start",), f"begins after step 0, from which {other} counts the steps of trials; drop one of the two"
+            )
         if self.population is not None and not {("population",), ("params",)} & set(broken):
             yield from _population_issues(self, self.population, broken)
         if not {("sampler",), ("objectives",)} & set(broken):
@@ -385,7 +387,7 @@ def _condition_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Is
 
 
 def _unknown_parameter(job: Study, name: str) -> str:
-    """Return the message for a name that is no parameter of the space, with a similar one."""
+    """Return the message for a name that is not a parameter of the space, with a similar one."""
     return f"there is no parameter {name!r} in the space; {errors.nearest(name, job.space)}".rstrip("; ")
 
 
@@ -466,7 +468,7 @@ def _missing_steps_problem(job: Study, name: str) -> str:
     """Return the message for a parameter that should set the number of steps of a whole trial, but is not in `params`."""
     if name in job.search.names:
         return f"{name} is searched, and must be the same in all trials"
-    return f"{name} is no parameter in params; {errors.nearest(name, job.params)}".rstrip("; ")
+    return f"{name} is not a parameter in params; {errors.nearest(name, job.params)}".rstrip("; ")
 
 
 def _population_issues(job: Study, population: Population, broken: Collection[Any]) -> Iterator[Issue]:
@@ -486,17 +488,19 @@ def _population_issues(job: Study, population: Population, broken: Collection[An
     if ("pruner",) not in broken and job.pruner.name != "none":
         yield Issue(("pruner",), "ends trials, and the members of a population take over from others instead; drop it")
     if ("trials",) not in broken and job.trials < 2 and not population.schedule:
-        yield Issue(("trials",), "1 is no population; write at least 2, better 8")
+        yield Issue(("trials",), "a population needs at least 2 members; 8 is a good start")
     if len(job.objectives) > 1:
         yield Issue(("population",), "compares members by one objective, and there are several; drop one of the two")
     if ("sampler",) not in broken and job.sampler.class_path:
         field = "tune" if job.sampler.is_tune_searcher else "class"
-        yield Issue(("sampler", field), "is told each trial once, and members change their parameters; take random")
+        yield Issue(("sampler", field), "expects one result for each point, and members change their parameters; use random")
     if job.reuse or job.duplicates != "allow":
         field = "reuse" if job.reuse else "duplicates"
         yield Issue((field,), "takes results of whole trials, and members change their parameters; drop it")
     if job.search.is_code:
-        yield Issue(("population",), "needs the space in the job file, from which parameters are changed; drop one of both")
+        yield Issue(
+            ("population",), "needs the space in the job file, from which parameters are changed; drop one of the two"
+        )
     elif ("space",) not in broken:
         for name in population.explore:
             if name not in job.search.names:
@@ -609,7 +613,7 @@ def _enumeration_issues(job: Study, *, checks_trials: bool) -> Iterator[Issue]:
             yield Issue(("space", key, "step"), f"is missing; the {name} sampler needs a step or choices")
     conditional = [key for key, parameter in job.space.items() if parameter.when] if name == "grid" else []
     for key in conditional:
-        yield Issue(("space", key, "when"), "the grid sampler knows no conditions; use bruteforce")
+        yield Issue(("space", key, "when"), "the grid sampler does not support conditions; use bruteforce")
     too_many = [(key, parameter.count) for key, parameter in job.space.items() if (parameter.count or 0) > _MOST_POINTS]
     for key, count in too_many:
         reason = f"has {count} values, and the {name} sampler takes {_MOST_POINTS} points at most"
@@ -690,7 +694,7 @@ def _duplicates_issues(job: Study) -> Iterator[Issue]:
 
 
 def _memory_issues(job: Study) -> Iterator[Issue]:
-    """Yield issues of the parameters in `avoid_oom`: ones that are no numbers, and searches that cannot draw again."""
+    """Yield issues of the parameters in `avoid_oom`: ones that are not numbers, and searches that cannot draw again."""
     name = job.sampler.name
     if not job.avoid_oom:
         return
@@ -707,7 +711,7 @@ def _memory_issues(job: Study) -> Iterator[Issue]:
         if parameter is None:
             yield Issue(("avoid_oom", index), _unknown_parameter(job, listed))
         elif not all(type(choice) in (int, float) for choice in choices):
-            problem = f"{listed} has choices that are no numbers; drop it, as choices must be the same anyway"
+            problem = f"{listed} has choices that are not numbers; drop it, as choices must be the same anyway"
             yield Issue(("avoid_oom", index), problem)
 
 

@@ -76,7 +76,7 @@ def text_of(path: Path) -> Text:
     """Return the path, size and time of a file.
 
     Raises:
-        DataError: The file does not exist, is empty, is no regular file, or may not be read.
+        DataError: The file does not exist, is empty, is not a regular file, or may not be read.
     """
     try:
         file_stat = path.stat()

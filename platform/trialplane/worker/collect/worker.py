@@ -96,7 +96,7 @@ class Worker(context.Context):
 
         Raises:
             TransportError: The value contains something that cannot be sent to another process. The message has its path.
-            ValueError: The worker does not have the unit, or `items` is no whole number from 0.
+            ValueError: The worker does not have the unit, or `items` is not a whole number from 0.
         """
         if type(items) is not int or items < 0:
             raise ValueError(f"ctx.give(items={items!r}): items is a whole number, 0 or more")

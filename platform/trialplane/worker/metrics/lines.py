@@ -340,7 +340,7 @@ class LineParser:
         """Begin a table if the line above a rule is its header, with the positions of the columns by the rule's parts."""
         spans = [match.span() for match in _RULE_PART.finditer(rule)]
         columns = _cells(line_above, spans) if len(spans) > 1 else None
-        # A row of values above a rule between rows is no header.
+        # A row of values above a rule between rows is not a header.
         if columns is not None and all(number(column.rstrip(" %")) is None for column in columns):
             self._begin_table(columns, spans)
 
@@ -363,7 +363,7 @@ class LineParser:
         return True
 
     def _row_values(self, line: str, words: Sequence[str]) -> dict[str, float]:
-        """Return the numbers of a line in a table by their columns; empty if it is no row.
+        """Return the numbers of a line in a table by their columns; empty if it is not a row.
 
         Args:
             line: The line.

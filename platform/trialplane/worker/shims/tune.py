@@ -108,7 +108,7 @@ class Session:
         """
         if not hasattr(checkpoint, "as_directory"):
             remedy = "give Checkpoint.from_directory(folder), from ray.tune"
-            raise TypeError(f"report(…, checkpoint={checkpoint!r:.60}): this is no checkpoint of Ray; {remedy}")
+            raise TypeError(f"report(…, checkpoint={checkpoint!r:.60}): this is not a checkpoint of Ray; {remedy}")
         with (
             checkpoint.as_directory() as folder,
             tempfile.TemporaryDirectory(prefix="checkpoint-", dir=self.ctx.workdir) as scratch,
