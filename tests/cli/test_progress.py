@@ -28,7 +28,7 @@ from trialplane.client.run import RunHandle
 from trialplane.client.target import Observation
 from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.progress import RunProgress, StudyProgress
+from trialplane.wire.progress import RungProgress, RunProgress, StudyProgress
 from trialplane.wire.records import Desired, RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -66,6 +66,15 @@ def test_status_says_how_many_trials_earlier_ones_have_spared():
         "2 trials begun from earlier checkpoints, 8 steps spared",
         "3 trials answered by earlier ones; 1 trial begun from earlier checkpoints, 1 step spared",
     ]
+
+
+@pytest.mark.parametrize(
+    ("answered", "steps"), [(0, "26 steps trained"), (2, "26 steps counted, with those of the earlier trials")]
+)
+def test_status_does_not_say_that_steps_of_earlier_trials_are_trained(answered, steps):
+    counts = StudyProgress(steps=26, rungs=(RungProgress(1, 8, 6), RungProgress(4, 2, 1)), answered=answered)
+    fields = kinds.PRESENTERS["hpo"].fields(dataclasses.replace(HALF, progress=counts))
+    assert fields["rungs"] == f"8 at step 1, 2 at step 4; {steps}"
 
 
 def test_plain_lines_appear_when_something_changed():

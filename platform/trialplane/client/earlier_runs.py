@@ -130,7 +130,7 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> Earli
             followable.append((decides_alike, run, *earlier.attempts_to_follow(run, old_job, pairs, job)))
         except (RunNotFound, LedgerError, TargetError):
             continue  # the run was deleted in the meantime, or is damaged, which `platform list` shows
-    notes.append(f"reuse: {len(results)} results of earlier runs with the same code, data and seed")
+    notes.append(f"reuse: {errors.counted(len(results), 'result')} of earlier runs with the same code, data and seed")
     followed = _followed(target, followable, notes)
     if not results and not beginnings and not followed:
         notes += _reasons(target, plan)

@@ -144,7 +144,8 @@ def _rungs(progress: StudyProgress) -> str:
     if not progress.rungs:
         return ""
     rungs = ", ".join(f"{rung.reached} at step {rung.step}" for rung in progress.rungs)
-    return f"{rungs}; {errors.counted(progress.steps, 'step')} trained"
+    whose = "counted, with those of the earlier trials" if progress.answered else "trained"
+    return f"{rungs}; {errors.counted(progress.steps, 'step')} {whose}"
 
 
 def _checkpoints(progress: StudyProgress) -> str:
