@@ -33,8 +33,8 @@ class StudyProgress:
     """The progress of a study in addition to the numbers of its trials, which `RunStatus` has.
 
     Attributes:
-        steps: Number of steps of all its trials, without the attempts that still run. Those of an earlier trial that is taken
-            in place of training count too. 0 without promotion.
+        steps: Number of steps of all its trials, without the attempts that still run. Steps of earlier trials
+            that answer one count too. 0 without promotion.
         rungs: Progress at each rung, from the lowest. Empty without promotion.
         checkpoints: Number of checkpoints of its trials.
         checkpoint_bytes: Size of these checkpoints, in bytes.
