@@ -100,3 +100,18 @@ def test_the_readme_compares_as_the_page_does() -> None:
     rows = [line.replace("](../", "](platform/docs/") for line in page.splitlines() if line.startswith("| ")]
     assert len(rows) == 9
     assert all(row in pages.README.read_text() for row in rows)
+
+
+def test_the_names_behind_a_path_are_in_that_file() -> None:
+    """Pages for contributors write `controller/samplers.py` (`_OWN_CLASSES`): the file exists and has the name."""
+    package = pages.FOLDER.parent / "trialplane"
+    wrong = []
+    for page in (pages.FOLDER / "contribute").glob("*.md"):
+        for path, names in re.findall(r"`([\w/]+\.py)`\s+\(((?:`\w+`(?:,\s+)?)+)\)", page.read_text()):
+            folders = (package, pages.FOLDER.parent, pages.FOLDER.parent.parent)
+            file = next((folder / path for folder in folders if (folder / path).is_file()), None)
+            text = "" if file is None else file.read_text()
+            wrong += [
+                f"{page.name}: {path} ({name})" for name in re.findall(r"\w+", names) if not re.search(rf"\b{name}\b", text)
+            ]
+    assert not wrong

@@ -93,7 +93,9 @@ def source_of(file: Path) -> str:
     """Return the tool whose search a YAML or JSON file is, a name of `SOURCES`; "" for any other file."""
     if file.suffix not in (".yaml", ".yml", ".json") or not (script_folder.exists(file) and file.is_file()):
         return ""
-    for source in ("katib", "wandb", "sagemaker", "hydra"):  # all but Ray Tune, whose searches are Python files
+    for source in SOURCES:
+        if source == "ray":
+            continue  # its searches are Python files
         with contextlib.suppress(InputError):
             importlib.import_module(SOURCES[source]).read(_read_text(file, file.name), str(file), _scripts(file))
             return source

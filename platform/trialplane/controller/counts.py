@@ -83,11 +83,8 @@ class Counts:
             retries: Limits of the job, by class of failure.
             step: Last step of the attempt.
         """
-        rule = FAILURE_RULES[failure].retry  # None, "always", or the name of a field of `Retries`
-        if rule is None:
-            return False
-        used_count = 0 if self._is_progress(trial, step) else self._retries[trial][failure]
-        return rule == "always" or used_count < getattr(retries, rule)
+        used = 0 if self._is_progress(trial, step) else self._retries[trial][failure]
+        return FAILURE_RULES[failure].allows_retry(retries, used)
 
     def add_end(self, trial: int, outcome: TrialOutcome) -> None:
         """Count the end of an attempt."""

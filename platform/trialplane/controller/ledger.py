@@ -364,11 +364,7 @@ class Ledger:
     def _evaluate_report(self, attempt: _RunningAttempt, step: int, metrics: Mapping[str, float]) -> bool:
         """Pass a report to the objectives with `of: best` and to the pruner; return whether the pruner ends the trial."""
         self._best_reports.add(attempt.request.trial, step, metrics)
-        if not self.job.watched_metric:  # trials are not compared; this saves time, as Optuna copies all reports at each one
-            return False
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Optuna warns of a step that is reported twice
-            return self.pruning.report(attempt.trial, step, metrics)
+        return self.pruning.report(attempt.trial, step, metrics)
 
     def _record_beginning(self, attempt: _RunningAttempt, step: int) -> None:
         """Record whether an attempt has started from its beginning, the checkpoint of an earlier run, and at which step.

@@ -6,6 +6,7 @@ whose reports it must keep, and when a controller restores them from the ledger.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,6 +71,10 @@ class Pruning:
             step: Epoch or optimizer step. If a step is reported twice, the first report counts.
             metrics: Values of the report, by name.
         """
+        if (
+            not self._job.watched_metric
+        ):  # trials are not compared; this saves time, as Optuna copies all reports at each one
+            return False
         watched = self._watched.metric
         if watched not in metrics:
             self._unwatched_count += 1
@@ -80,11 +85,13 @@ class Pruning:
         previous = self._pop_continued(trial._trial_id, step)
         if previous is not None:  # this is the first report of a retry that continues from a checkpoint
             self._copy_reports(trial, step, previous)
-        try:
-            trial.report(self.sign * metrics[watched], step)
-        except ValueError:  # Optuna refuses a negative step, for example; the ledger and MLflow still record the report
-            return False
-        is_pruned = bool(trial.should_prune())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Optuna warns of a step that is reported twice
+            try:
+                trial.report(self.sign * metrics[watched], step)
+            except ValueError:  # Optuna refuses a negative step, for example; the ledger and MLflow still record the report
+                return False
+            is_pruned = bool(trial.should_prune())
         # The pruner may have estimated its resource from the first trials. A later controller must use the same estimate.
         estimate = getattr(self._inner_pruner, self._estimate_name, None)  # a text or None before the pruner has one
         if isinstance(estimate, int):

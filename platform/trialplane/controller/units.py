@@ -221,10 +221,7 @@ class Units:
             failure: Class of the failure; None for an end without one, after which nothing is counted.
             counts: Retries that are counted so far.
         """
-        if failure is None:
-            return False
-        rule = FAILURE_RULES[failure].retry  # the name of the field of `Retries` with the limit; None if it has no retry
-        if rule is None or counts[unit, failure] >= getattr(self._retries, rule):
+        if failure is None or not FAILURE_RULES[failure].allows_retry(self._retries, counts[unit, failure]):
             return False
         counts[unit, failure] += 1
         return True

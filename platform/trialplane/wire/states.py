@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import TYPE_CHECKING
 
 from trialplane import errors
+
+if TYPE_CHECKING:
+    from trialplane.job.resources import Retries
 
 
 class TrialState(enum.StrEnum):
@@ -91,6 +95,17 @@ class FailureRule:
 
     retry: str | None
     counts: bool
+
+    def allows_retry(self, limits: Retries, used: int) -> bool:
+        """Return whether another retry is allowed.
+
+        Args:
+            limits: The job's numbers of retries.
+            used: Number of retries after failures of this class so far.
+        """
+        if self.retry is None:
+            return False
+        return self.retry == "always" or used < getattr(limits, self.retry)
 
 
 FAILURE_RULES: dict[FailureClass, FailureRule] = {
