@@ -83,7 +83,7 @@ def mlflow_tables(tmp_path_factory: pytest.TempPathFactory, services: None) -> P
 
 
 @contextlib.contextmanager
-def _fork_server(folder: Path, program: str, *arguments: str) -> Iterator[Path]:
+def fork_server(folder: Path, program: str, *arguments: str) -> Iterator[Path]:
     """Start a process that runs a program in forks; yield its socket, which has the program's name."""
     file = folder / program
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -96,16 +96,22 @@ def _fork_server(folder: Path, program: str, *arguments: str) -> Iterator[Path]:
     server.wait()
 
 
+def use_forks(monkeypatch: pytest.MonkeyPatch, server: Path) -> None:
+    """Let the processes that start as this server's program be its forks, too."""
+    monkeypatch.setenv("FORK_SERVERS", str(server), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "forked"), prepend=os.pathsep)
+
+
 @pytest.fixture(scope="session")
 def _exporter_server(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("forked")
-    with _fork_server(folder, "trialplane.exporter", shutil.copy(mlflow_tables, folder / "mlflow.db")) as server:
+    with fork_server(folder, "trialplane.exporter", shutil.copy(mlflow_tables, folder / "mlflow.db")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def _controller_server(tmp_path_factory: pytest.TempPathFactory, services: None) -> Iterator[Path]:
-    with _fork_server(tmp_path_factory.mktemp("forked"), "trialplane.controller") as server:
+    with fork_server(tmp_path_factory.mktemp("forked"), "trialplane.controller") as server:
         yield server
 
 
@@ -115,8 +121,7 @@ def forked_exporters(_exporter_server: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     It is for tests of other things than the exporter's process.
     """
-    monkeypatch.setenv("FORK_SERVERS", str(_exporter_server))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "forked"), prepend=os.pathsep)
+    use_forks(monkeypatch, _exporter_server)
 
 
 @pytest.fixture
@@ -125,7 +130,7 @@ def forked_controllers(forked_exporters: None, _controller_server: Path, monkeyp
 
     It is for tests of what a run does, and not of its processes.
     """
-    monkeypatch.setenv("FORK_SERVERS", str(_controller_server), prepend=os.pathsep)
+    use_forks(monkeypatch, _controller_server)
 
 
 @pytest.fixture(autouse=True)

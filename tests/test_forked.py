@@ -1,22 +1,72 @@
-"""Forks of the tests: a started controller runs in the fork of a server, and ends with it.
-
-Not checked here: that it gets the signals of the started process, which tests of `cancel` and Ctrl-C need (tests/cli).
-"""
+"""Forks of the tests: a started program runs in the fork of a server, gets its signals, and ends with it."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import fork_server, use_forks
 from trialplane.client import process
 from trialplane.wire.paths import RunPaths
 
-pytestmark = [pytest.mark.services, pytest.mark.usefixtures("forked_controllers")]
+# A program that tells its pid as soon as it can be signaled, and ends by a signal or when its second argument does.
+PROGRAM = """
+import os, signal, sys, threading, time
+codes = []
+
+def main():
+    signal.signal(signal.SIGTERM, lambda *_: codes.append(7))
+    with open(sys.argv[1], "w") as told:
+        told.write(str(os.getpid()))
+    threading.Thread(target=lambda: open(sys.argv[2]).read() or codes.append(8), daemon=True).start()
+    while not codes:
+        time.sleep(0.01)
+    return codes[0]
+"""
 
 
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """The process of a forked program."""
+    (tmp_path / "waits.py").write_text(PROGRAM)
+    for name in ("told", "end"):
+        os.mkfifo(tmp_path / name)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with fork_server(tmp_path, "waits") as server:
+        use_forks(monkeypatch, server)
+        with subprocess.Popen([sys.executable, "-P", "-m", "waits", tmp_path / "told", tmp_path / "end"]) as child:
+            yield child
+            child.kill()
+
+
+def test_it_gets_the_signals_of_the_started_process(program: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    pid = int((tmp_path / "told").read_text())
+    assert pid != program.pid
+    program.send_signal(signal.SIGTERM)
+    assert program.wait(60) == 7
+
+
+def test_a_signal_that_comes_after_its_end_changes_nothing(program: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    pid = int((tmp_path / "told").read_text())
+    program.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, program.pid, os.WSTOPPED)
+    program.send_signal(signal.SIGTERM)
+    (tmp_path / "end").write_text("")
+    while Path(f"/proc/{pid}").exists():
+        time.sleep(0.01)
+    program.send_signal(signal.SIGCONT)
+    assert program.wait(60) == 8
+
+
+@pytest.mark.services
+@pytest.mark.usefixtures("forked_controllers")
 def test_a_controller_is_a_fork(tmp_path: Path) -> None:
     run = RunPaths(tmp_path)
     assert process.start(run).wait() == 1
@@ -25,6 +75,8 @@ def test_a_controller_is_a_fork(tmp_path: Path) -> None:
     assert "tests/forked/server.py" in log
 
 
+@pytest.mark.services
+@pytest.mark.usefixtures("forked_controllers")
 def test_it_ends_with_the_started_process(tmp_path: Path) -> None:
     run = RunPaths(tmp_path)
     os.mkfifo(run.job)

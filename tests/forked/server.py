@@ -1,4 +1,4 @@
-"""`python -m tests.forked.server PARENT PROGRAM [FILE]`: runs a program of a run in forks, which have imported it already.
+"""`python -m tests.forked.server PARENT PROGRAM [FILE]`: runs a program in forks, which have imported it already.
 
 The imports are most of the processor time of a small run: MLflow for an exporter, SQLAlchemy and Optuna for a controller.
 FILE is a store of MLflow, which exporters open.
@@ -9,6 +9,7 @@ waits for the fork's exit code. If that process is killed, its fork ends too.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -48,9 +49,10 @@ def _controller() -> Callable[[], int]:
 PROGRAMS = {"trialplane.exporter": _exporter, "trialplane.controller": _controller}
 
 
-def _end_with_peer(connection: socket.socket) -> None:
-    """Kill this process when the other end is closed."""
-    connection.recv(1)
+def _follow_peer(connection: socket.socket) -> None:
+    """Pass on the signals of the process at the other end, and kill this process when that one has ended."""
+    while number := connection.recv(1):
+        signal.pthread_kill(threading.main_thread().ident, number[0])
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -67,15 +69,15 @@ def _run(connection: socket.socket, program: Callable[[], int]) -> None:
     sys.argv, sys.path[:] = order["arguments"], order["path"]
     if order["leads"]:
         os.setsid()
-    connection.send(b"%d" % os.getpid())
-    threading.Thread(target=_end_with_peer, args=[connection], daemon=True).start()
+    threading.Thread(target=_follow_peer, args=[connection], daemon=True).start()
     connection.send(b"%d" % program())
 
 
 def main() -> None:
     """Fork a process for each connection, until the parent ends."""
     process.die_with_parent(int(sys.argv[1]))
-    program = PROGRAMS[sys.argv[2]](*sys.argv[3:])
+    name = sys.argv[2]
+    program = PROGRAMS[name](*sys.argv[3:]) if name in PROGRAMS else importlib.import_module(name).main
     assert threading.active_count() == 1, "a fork has no other threads"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     listener = socket.socket(fileno=os.dup(0))

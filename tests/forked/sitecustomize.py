@@ -9,27 +9,36 @@ import sys
 _servers = {server.rpartition("/")[2]: server for server in os.environ.get("FORK_SERVERS", "").split(os.pathsep)}
 
 if sys.orig_argv[2:3] == ["-m"] and sys.orig_argv[3] in _servers:
-    import json
-    import signal
-    import socket
-    from pathlib import Path
+    try:
+        import json
+        import select
+        import signal
+        import socket
+        from pathlib import Path
 
-    _signals = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, _signals)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as _server:
-        _server.connect(_servers[sys.orig_argv[3]])
-        _order = {
-            "arguments": sys.orig_argv[3:],
-            "environment": dict(os.environ),
-            "folder": str(Path.cwd()),
-            "path": sys.path,
-            "leads": os.getsid(0) == os.getpid(),
-        }
-        socket.send_fds(_server, [json.dumps(_order).encode()], [0, 1, 2])
-        _pid = int(_server.recv(20) or 0)
-        if not _pid:  # the fork has died
-            os._exit(1)
-        for _signal in _signals:
-            signal.signal(_signal, lambda number, _frame: os.kill(_pid, number))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _signals)
-        os._exit(int(_server.recv(20) or 1))  # nothing comes if the fork has died
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as _server:
+            _server.connect(_servers[sys.orig_argv[3]])
+            _order = {
+                "arguments": sys.orig_argv[3:],
+                "environment": dict(os.environ),
+                "folder": str(Path.cwd()),
+                "path": sys.path,
+                "leads": os.getsid(0) == os.getpid(),
+            }
+            socket.send_fds(_server, [json.dumps(_order).encode()], [0, 1, 2])
+            # Python itself writes the number of each signal that has a handler to the socket, at once. A handler would wait
+            # for `select`, if the signal comes just before it.
+            _server.setblocking(False)
+            signal.set_wakeup_fd(_server.fileno())
+            for _signal in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(_signal, lambda *_: None)
+            select.select([_server], [], [])
+            signal.set_wakeup_fd(-1)  # the fork has ended
+            os._exit(int(_server.recv(20) or 1))  # nothing comes if it was killed
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        raise
+    finally:
+        os._exit(1)  # Python goes on after an error of this module, and would run the program itself
