@@ -34,5 +34,6 @@ def reasons(imported: ImportResult) -> dict[str, str]:
     """The notes by their fields; several on one field are joined."""
     by_field: dict[str, str] = {}
     for note in imported.notes:
+        assert "'()'" not in note.reason, "the mark of a call in code is not for readers"
         by_field[note.field] = f"{by_field[note.field]}; {note.reason}" if note.field in by_field else note.reason
     return by_field

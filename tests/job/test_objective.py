@@ -97,6 +97,7 @@ def test_an_objective_defines_its_parameters(tmp_path: Path) -> None:
         ({"resources": {"gpus": 2}}, "entrypoint: is called in one process, and a trial has 2 ranks; write ranks: 1"),
         ({"nodes": 2}, "write ranks: 1 and drop nodes"),
         ({"entrypoint": "optuna:study:objectiv"}, "entrypoint: study.py defines no objectiv; did you mean"),
+        ({"entrypoint": "study:run"}, "study.py defines no run; write entrypoint: optuna:study:objective for an objective"),
         ({"entrypoint": "vizier:study:objective"}, "must be module:function"),
         ({"script": "study.py"}, "entrypoint: stands beside script"),
     ],

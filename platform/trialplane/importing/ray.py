@@ -99,6 +99,9 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
             source.note("every value is tried num_samples times there; here values are drawn", *grid_field)
     pruner = _pruner(source, scheduler)
     stop, budget = _stop_rules(source, scheduler, paths.stop)
+    if not stop and not budget and any(isinstance(node, ast.ClassDef) and node.name == function for node in tree.body):
+        source.note(f"a class without `stop` trains until its step returns done, here for {_LONGEST_TRIAL} at most", CALL)
+        budget["timeout"] = _LONGEST_TRIAL
     budget["time"] = source.number(*paths.settings, "time_budget_s")
     objectives = _objectives(source, paths.settings, _other_metrics(tree))
     grid_values = [space[parameter]["choices"] for parameter in grids]

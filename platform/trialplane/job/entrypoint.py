@@ -312,7 +312,11 @@ def _definition_problems(function: Function, tree: ast.Module, file: Path) -> It
         yield f"line {line} would start a search of its own when {file.name} is imported; {advice}"
     definitions, may_define_more = _definitions(tree)
     if name not in definitions and not may_define_more:
-        yield f"{file.name} defines no {name}; {errors.nearest(name, definitions)}".rstrip("; ")
+        hint = errors.nearest(name, definitions)
+        objective = next((key for key, nodes in definitions.items() if any(map(_takes_a_trial, nodes))), "")
+        if objective and name == "run":
+            hint = f"write entrypoint: optuna:{function.text.partition(':')[0]}:{objective} for an objective of Optuna"
+        yield f"{file.name} defines no {name}; {hint}".rstrip("; ")
     elif not may_define_more and (missing_global := _missing_global(tree, name)):
         global_name, line = missing_global
         advice = f'set it above `if __name__ == "__main__":`, which no trial runs ({file.name}:{line})'
@@ -403,6 +407,11 @@ def _guarded_names(function_node: ast.AST) -> set[str]:
     """Return the names in each `try` of a function that catches NameError: the function expects them to be undefined."""
     nodes = [node for node in ast.walk(function_node) if isinstance(node, ast.Try) and "NameError" in ast.unparse(node)]
     return {name.id for node in nodes for name in ast.walk(node) if isinstance(name, ast.Name)}
+
+
+def _takes_a_trial(node: ast.stmt) -> bool:
+    """Return whether a definition is that of a function with one argument, `trial`, like an objective of Optuna."""
+    return isinstance(node, ast.FunctionDef) and [argument.arg for argument in node.args.args] == ["trial"]
 
 
 def _call_problem(node: ast.stmt, function: Function) -> str:
