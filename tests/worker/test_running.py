@@ -22,7 +22,7 @@ from trialplane.wire.records import MAX_METRICS, MAX_NAME, SlotConfig, TrialOutc
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import running as module
 from trialplane.worker import slot as slots
-from trialplane.worker import timers
+from trialplane.worker import timers, trial_end
 from trialplane.worker.channel import Channel, TrialChannel
 from trialplane.worker.running import RunningTrial
 
@@ -231,7 +231,7 @@ def test_a_program_that_is_over_before_its_start_is_known_is_signalled_then(tria
     finally:
         child.kill()
         trial.running.handle_exit()
-    assert trial.running.build_outcome(-signal.SIGTERM, "").state is TrialState.PRUNED
+    assert trial_end.outcome_of(trial.running, -signal.SIGTERM, "").state is TrialState.PRUNED
 
 
 def test_of_more_metrics_than_one_may_have_those_that_count_are_recorded(trial: Trial) -> None:

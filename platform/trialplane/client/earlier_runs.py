@@ -30,8 +30,23 @@ _MAX_DIFFERENCE = 80  # characters of each
 _PAGE = 1000  # reports that are read at once
 
 
-def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]:
-    """Return the trials of earlier runs for a plan's run, issues of the field `history`, and notes for the user.
+@dataclasses.dataclass(frozen=True)
+class GatheredTrials:
+    """Trials of earlier runs for a new run.
+
+    Attributes:
+        earlier: The trials.
+        issues: Issues of the field `history`, which prevent the submission.
+        notes: Notes for the user.
+    """
+
+    earlier: Earlier
+    issues: list[Issue] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def gather(target: Target, plan: Plan) -> GatheredTrials:
+    """Return the trials of earlier runs for a plan's run.
 
     Args:
         target: Target of the earlier runs and of the new one.
@@ -39,30 +54,17 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
     """
     job = plan.job
     if not isinstance(job, Study):
-        return Earlier(), [], []
+        return GatheredTrials(Earlier())
     issues: list[Issue] = []
     notes: list[str] = []
     history: list[EarlierTrial] = []
-    training_digest = earlier.training_digest(job)
     for index, run in enumerate(job.history):
         try:
             old_job = target.job(run)
             if reason := earlier.refusal(old_job, job):
                 issues.append(Issue(("history", index), f"{run} {reason}"))
                 continue
-            trains_alike = (  # on the same GPUs too, as `avoid_oom` needs it
-                target.submission(run).get("identity") == plan.pack.identity
-                and (old_job.cluster, old_job.requirements) == (job.cluster, job.requirements)
-                and earlier.training_digest(old_job.model_copy(update={"seed": job.seed})) == training_digest
-            )
-            mapper = earlier.HistoryMapper(
-                run,
-                old_job,
-                job,
-                rows.newest_attempts(target.rows(run)),
-                _out_of_memory(target, run) if job.avoid_oom else (),
-                trains_alike,
-            )
+            mapper = _history_mapper(target, run, old_job, plan, job)
         except (RunNotFound, RunDamaged, LedgerError) as error:
             issues.append(Issue(("history", index), str(error)))
             continue
@@ -71,7 +73,26 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
     if len(history) > MAX_TRIALS:
         issues.append(Issue(("history",), f"has {len(history):,} trials, and {MAX_TRIALS:,} are the most; name fewer runs"))
     reusable = _reusable(target, plan, job, notes) if job.reuse else Earlier()
-    return dataclasses.replace(reusable, history=tuple(history)), issues, notes
+    return GatheredTrials(dataclasses.replace(reusable, history=tuple(history)), issues, notes)
+
+
+def _history_mapper(target: Target, run: str, old_job: Job, plan: Plan, job: Study) -> earlier.HistoryMapper:
+    """Return the mapper of the trials of a run that the job's `history` names to trials of the new run.
+
+    Args:
+        target: Target of both runs.
+        run: Name of the earlier run.
+        old_job: Its job.
+        plan: Plan of the new run.
+        job: Its job.
+    """
+    has_same_code = target.submission(run).get("identity") == plan.pack.identity
+    # `avoid_oom` needs the same GPUs and packages, too.
+    has_same_machine = (old_job.cluster, old_job.requirements) == (job.cluster, job.requirements)
+    job_digest = earlier.training_digest(old_job.model_copy(update={"seed": job.seed}))
+    trains_alike = has_same_code and has_same_machine and job_digest == earlier.training_digest(job)
+    out_of_memory = _out_of_memory(target, run) if job.avoid_oom else ()
+    return earlier.HistoryMapper(run, old_job, job, rows.newest_attempts(target.rows(run)), out_of_memory, trains_alike)
 
 
 def _out_of_memory(target: Target, run: str) -> set[int]:
@@ -82,7 +103,7 @@ def _out_of_memory(target: Target, run: str) -> set[int]:
 
 
 def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> Earlier:
-    """Return what the plan's run takes over from earlier runs, newest run first, instead of training it again.
+    """Return what the plan's run takes over from earlier runs instead of training it again.
 
     These are of the newest `MAX_RUNS` runs that have the same code, data, seed and other fields that affect results.
 
@@ -91,10 +112,6 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> Earli
         plan: Plan of the new run.
         job: Its job.
         notes: List to which this adds notes for the user.
-
-    Returns:
-        The complete trials, whose results are reused; the checkpoints from which trials start, one for the same parameters:
-        that of the most steps; and the attempts to follow, which are those of one run.
     """
     unreadable = [name for name, digest in plan.data.items() if digest == datasets.UNREADABLE]
     if unreadable:
@@ -103,89 +120,146 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> Earli
             "many files"
         )
         return Earlier()
-    training_digest, code_digest = earlier.training_digest(job), plan.pack.identity
-    results: list[EarlierTrial] = []
-    beginnings: list[Beginning] = []
-    followable: list[tuple[bool, str, list[EarlierAttempt], dict[int, int]]] = []  # see `_followed`
+    search = _ReuseSearch(target, plan, job, notes)
     for run in target.runs()[:MAX_RUNS]:
         if run == plan.run:
             continue
         try:
-            submission = target.submission(run)
-            # Compared first, because reading the job takes longer, and most runs differ here.
-            if submission.get("identity") != code_digest:
-                continue
-            old_job = target.job(run)
-            if not _trains_alike(old_job, training_digest):
-                continue
-            if parameter := _changed_data(submission.get("data") or {}, plan.data):
-                notes.append(f"reuse: nothing of {run}, because the data in {parameter} has changed since")
-                continue
-            results += earlier.results(run, old_job, rows.newest_attempts(target.rows(run)), job)
-            attempts, is_active = target.attempts(run, 0)
-            pairs = [(attempt.request, attempt.outcome) for attempt in attempts]
-            if not job.pruner.promotes:  # rungs count from step 0
-                beginnings += _beginnings(target, run, old_job, pairs, is_active, job, notes)
-            decides_alike = all(getattr(old_job, field) == getattr(job, field) for field in _DECIDING_FIELDS)
-            followable.append((decides_alike, run, *earlier.attempts_to_follow(run, old_job, pairs, job)))
+            search.add(run)
         except (RunNotFound, LedgerError, TargetError):
             continue  # the run was deleted in the meantime, or is damaged, which `platform list` shows
-    notes.append(f"reuse: {errors.counted(len(results), 'result')} of earlier runs with the same code, data and seed")
-    followed = _followed(target, followable, notes)
-    if not results and not beginnings and not followed:
-        notes += _reasons(target, plan)
-        return Earlier()
-    notes += [
-        f"reuse: a change of what {name} names ({errors.shortened(text, _MAX_DIFFERENCE)}) is not detected; if it has "
-        "changed, submit with `--set reuse=false`"
-        for name, text in datasets.uncompared(job, plan.data, plan.pack.files).items()
-    ]
-    longest: dict[str, Beginning] = {}
-    for beginning in sorted(beginnings, key=lambda beginning: beginning.step, reverse=True):
-        longest.setdefault(keys.key(beginning.params), beginning)
-    if longest:
-        notes.append(f"reuse: {errors.counted(len(longest), 'checkpoint')} of earlier runs to start trials from")
-    if followed:
-        ends = errors.counted(sum(attempt.outcome is not None for attempt in followed), "attempt")
-        notes.append(f"reuse: {ends} of {followed[0].run} repeated without training, as long as the search decides the same")
-    return Earlier((), tuple(results), tuple(longest.values()), followed)
+    return search.reusable()
 
 
-def _followed(
-    target: Target, followable: list[tuple[bool, str, list[EarlierAttempt], dict[int, int]]], notes: list[str]
-) -> tuple[EarlierAttempt, ...]:
-    """Return the attempts of one earlier run, with their reports, and add notes for the user.
+@dataclasses.dataclass(frozen=True)
+class _FollowableRun:
+    """An earlier run whose attempts the new run may repeat without training.
 
-    It is one whose search decides alike, if there is one, and of several the one with the most results.
+    Attributes:
+        run: Name of the earlier run.
+        decides_alike: Whether it has the same fields by which a study decides.
+        attempts: Its attempts, mapped to the new job.
+        positions: Number of an attempt → its position in `attempts`.
+    """
+
+    run: str
+    decides_alike: bool
+    attempts: list[EarlierAttempt]
+    positions: dict[int, int]
+
+    @property
+    def ended_count(self) -> int:
+        """Number of its attempts that have ended."""
+        return sum(attempt.outcome is not None for attempt in self.attempts)
+
+
+class _ReuseSearch:
+    """A search in earlier runs for what a new run takes over instead of training it again.
 
     Args:
         target: Target of the earlier runs.
-        followable: Earlier runs, the newest first: whether their search decides alike, their names, their attempts, and the
-            positions of these.
-        notes: List to which this adds notes for the user.
+        plan: Plan of the new run.
+        job: Its job.
+        notes: List to which notes for the user are added.
     """
-    _, run, attempts, positions = max(
-        followable,
-        key=lambda entry: (entry[0], sum(attempt.outcome is not None for attempt in entry[2])),
-        default=(False, "", [], {}),
-    )
-    if not any(attempt.outcome is not None for attempt in attempts):
-        return ()
+
+    def __init__(self, target: Target, plan: Plan, job: Study, notes: list[str]) -> None:
+        self._target, self._plan, self._job, self._notes = target, plan, job, notes
+        self._training_digest = earlier.training_digest(job)
+        self._results: list[EarlierTrial] = []
+        self._beginnings: list[Beginning] = []
+        self._followable_runs: list[_FollowableRun] = []  # the newest first
+
+    def add(self, run: str) -> None:
+        """Add the results, checkpoints and attempts of an earlier run, if it has the same code and data and trains alike.
+
+        Raises:
+            RunNotFound, LedgerError, TargetError: The run cannot be read.
+        """
+        submission = self._target.submission(run)
+        # Compared first, because reading the job takes longer, and most runs differ here.
+        if submission.get("identity") != self._plan.pack.identity:
+            return
+        old_job = self._target.job(run)
+        if not isinstance(old_job, Study) or earlier.training_digest(old_job) != self._training_digest:
+            return
+        if parameter := _changed_data(submission.get("data") or {}, self._plan.data):
+            self._notes.append(f"reuse: nothing of {run}, because the data in {parameter} has changed since")
+            return
+        self._results += earlier.results(run, old_job, rows.newest_attempts(self._target.rows(run)), self._job)
+        attempts, is_active = self._target.attempts(run, 0)
+        pairs = [(attempt.request, attempt.outcome) for attempt in attempts]
+        if not self._job.pruner.promotes:  # rungs count from step 0
+            self._beginnings += _beginnings(self._target, run, old_job, pairs, is_active, self._job, self._notes)
+        decides_alike = all(getattr(old_job, field) == getattr(self._job, field) for field in _DECIDING_FIELDS)
+        mapped_attempts, positions = earlier.attempts_to_follow(run, old_job, pairs, self._job)
+        self._followable_runs.append(_FollowableRun(run, decides_alike, mapped_attempts, positions))
+
+    def reusable(self) -> Earlier:
+        """Return what the new run takes over from the added runs, and add notes for the user.
+
+        Returns:
+            The complete trials, whose results are reused; the checkpoints from which trials start, one for the same
+            parameters: that of the most steps; and the attempts to follow, which are those of one run.
+        """
+        self._notes.append(f"reuse: {len(self._results)} results of earlier runs with the same code, data and seed")
+        followed = self._followed()
+        if not self._results and not self._beginnings and not followed:
+            self._notes += _reasons(self._target, self._plan)
+            return Earlier()
+        self._notes += [
+            f"reuse: a change of what {name} names ({errors.shortened(text, _MAX_DIFFERENCE)}) is not detected; if it has "
+            "changed, submit with `--set reuse=false`"
+            for name, text in datasets.uncompared(self._job, self._plan.data, self._plan.pack.files).items()
+        ]
+        longest: dict[str, Beginning] = {}
+        for beginning in sorted(self._beginnings, key=lambda beginning: beginning.step, reverse=True):
+            longest.setdefault(keys.key(beginning.params), beginning)
+        if longest:
+            self._notes.append(f"reuse: {errors.counted(len(longest), 'checkpoint')} of earlier runs to start trials from")
+        if followed:
+            ends = errors.counted(sum(attempt.outcome is not None for attempt in followed), "attempt")
+            run = followed[0].run
+            self._notes.append(f"reuse: {ends} of {run} repeated without training, as long as the search decides the same")
+        return Earlier((), tuple(self._results), tuple(longest.values()), followed)
+
+    def _followed(self) -> tuple[EarlierAttempt, ...]:
+        """Return the attempts of the earlier run to follow, with their reports; add a note if they are too many.
+
+        It is one whose search decides alike, if there is one, and of several the one with the most results.
+        """
+        chosen = max(self._followable_runs, key=lambda run: (run.decides_alike, run.ended_count), default=None)
+        if chosen is None or chosen.ended_count == 0:
+            return ()
+        try:
+            reports = _reports(self._target, chosen.run)
+        except (RunNotFound, LedgerError, TargetError):
+            return ()  # as in `_reusable`
+        if reports is None:
+            limits = f"{MAX_REPORTS:,} reports, or {MAX_VALUES:,} values in them"
+            self._notes.append(f"reuse: the decisions of {chosen.run} are not repeated: it has more than {limits}")
+            return ()
+        return earlier.add_reports(
+            chosen.attempts, chosen.positions, (report for report in reports if report.number in chosen.positions)
+        )
+
+
+def _reports(target: Target, run: str) -> list[ReportRow] | None:
+    """Return the reports of a run, without samples of system metrics; None if they are too many to send.
+
+    Raises:
+        RunNotFound, LedgerError, TargetError: The run cannot be read.
+    """
     reports: list[ReportRow] = []
-    mark, values = 0, 0
-    try:
-        while page := target.curves(run, mark, _PAGE):
-            mark = page[-1].mark
-            new_reports = list(system_metrics.without_samples(page))
-            reports += new_reports
-            values += sum(len(report.metrics) for report in new_reports)
-            if len(reports) > MAX_REPORTS or values > MAX_VALUES:
-                limits = f"{MAX_REPORTS:,} reports, or {MAX_VALUES:,} values in them"
-                notes.append(f"reuse: the decisions of {run} are not repeated: it has more than {limits}")
-                return ()
-    except (RunNotFound, LedgerError, TargetError):
-        return ()  # as in `_reusable`
-    return earlier.add_reports(attempts, positions, (report for report in reports if report.number in positions))
+    mark, value_count = 0, 0
+    while page := target.curves(run, mark, _PAGE):
+        mark = page[-1].mark
+        new_reports = list(system_metrics.without_samples(page))
+        reports += new_reports
+        value_count += sum(len(report.metrics) for report in new_reports)
+        if len(reports) > MAX_REPORTS or value_count > MAX_VALUES:
+            return None
+    return reports
 
 
 def _reasons(target: Target, plan: Plan) -> Iterator[str]:
@@ -255,11 +329,6 @@ def _counts_from_0(target: Target, run: str) -> bool:
             return any(report.step == 0 for report in reports)
         mark = page[-1].mark
     return False
-
-
-def _trains_alike(job: Job, digest: str) -> bool:
-    """Whether a job trains like the one with this digest: the same parameters give the same results."""
-    return isinstance(job, Study) and earlier.training_digest(job) == digest
 
 
 def _changed_data(old: Mapping[str, str], new: Mapping[str, str]) -> str:

@@ -38,15 +38,25 @@ _UNCHECKED = "no cluster was contacted; after `kubectl apply`, `kubectl get runs
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """Arguments of `Platform.prepare` that change the fields of a job, and how it is checked."""
+    """Arguments of `Platform.prepare` other than the job, and the name of the script if the job is one."""
 
+    name: str | None
     profile: str | None
     sets: Sequence[str]
     overrides: Mapping[str, Any]
     params: Mapping[str, Any]
+    issues: Sequence[Issue]
     kind: str | None
+    offline: bool
     script: str = ""
-    offline: bool = False
+
+
+@dataclasses.dataclass
+class _Findings:
+    """Findings about a job: issues, which prevent its submission, and notes for the user."""
+
+    issues: list[Issue]
+    notes: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,87 +113,95 @@ class Platform:
             SpecError: The job, its data, the run's name or the target has issues, or a function cannot be sent.
             InputError: The code cannot be packed.
         """
-        if isinstance(job, (str, Path)) and (script := _script_path(Path(job))) is not None:
-            request = _Request(profile, sets, overrides or {}, params or {}, kind or "hpo", script.name, offline)
-            return self._prepare_folder(script.parent, request, name, _provenance(script.parent, command), issues)
+        request = _Request(name, profile, sets, overrides or {}, params or {}, issues, kind, offline)
         if isinstance(job, (str, Path)):
-            folder = load.find_job(str(job), Path.cwd())
-            request = _Request(profile, sets, overrides or {}, params or {}, kind, offline=offline)
-            return self._prepare_folder(folder, request, name, _provenance(folder, command), issues)
-        if not callable(job):
-            problem = f"is a {type(job).__name__}; give the name of a job, the path of its folder, or a function"
-            raise SpecError([*issues, Issue(("job",), problem, "submit(…)")])
-        function_job = functions.function_job(job, params or {})
-        fields = {**(overrides or {}), "params": Flag(dict(params) if params else None, "submit(params=…)")}
-        space_field = fields.get("space")
+            if (script := _script_path(Path(job))) is not None:
+                request = dataclasses.replace(request, kind=kind or "hpo", script=script.name)
+            folder = load.find_job(str(job), Path.cwd()) if script is None else script.parent
+            return self._prepare_folder(folder, request, _provenance(folder, command))
+        if callable(job):
+            return self._prepare_function(functions.function_job(job, request.params), request, command)
+        problem = f"is a {type(job).__name__}; give the name of a job, the path of its folder, or a function"
+        raise SpecError([*issues, Issue(("job",), problem, "submit(…)")])
+
+    def _prepare_function(
+        self, function_job: functions.FunctionJob, request: _Request, command: Sequence[str]
+    ) -> PreparedRun:
+        """Prepare the job of a function; see `prepare`."""
+        space_field = request.overrides.get("space")
         space = space_field.value if isinstance(space_field, Flag) else space_field
-        # A space that is not a mapping gets its issue when the job is loaded.
-        argument_issues = function_job.check(space if isinstance(space, Mapping) else {}, params or {})
+        # A space that is no mapping gets its issue when the job is loaded.
+        argument_issues = function_job.check(space if isinstance(space, Mapping) else {}, request.params)
+        params_field = Flag(dict(request.params) or None, "submit(params=…)")
+        request = dataclasses.replace(
+            request,
+            # Values of arguments are a field of the job. As `params` of the request they would be removed from a space.
+            overrides={**request.overrides, "params": params_field},
+            params={},
+            issues=[*request.issues, *argument_issues],
+        )
         with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
             folder = Path(scratch, function_job.name)
             function_job.write(folder)
-            # `params` is one of the fields, because it has values of arguments, and not parameters to remove from a space.
-            request = _Request(profile, sets, fields, {}, kind, offline=offline)
-            return self._prepare_folder(
-                folder, request, name, _provenance(function_job.origin, command), [*issues, *argument_issues]
-            )
+            return self._prepare_folder(folder, request, _provenance(function_job.origin, command))
 
-    def _prepare_folder(
-        self, folder: Path, request: _Request, name: str | None, provenance: Provenance, issues: Sequence[Issue]
-    ) -> PreparedRun:
+    def _prepare_folder(self, folder: Path, request: _Request, provenance: Provenance) -> PreparedRun:
         """Prepare a job in a folder; see `prepare`."""
-        job, notes = self._check_folder(folder, request, name, issues)
+        findings = _Findings(list(request.issues), [])
+        job = self._check_job(folder, request, findings)
+        if request.name is not None:
+            findings.issues += planning.check_name(request.name)
+        if request.offline:
+            findings.notes.append(_UNCHECKED)
+        else:
+            self._check_target(job, request.name, findings)
+        if findings.issues or job is None:
+            raise SpecError(findings.issues)
+        notes = findings.notes
         existing_runs = () if request.offline else self.target.runs()
-        run = name or planning.default_name(job.name, existing_runs, time.localtime())
+        run = request.name or planning.default_name(job.name, existing_runs, time.localtime())
         plan = planning.plan(job, folder, run, provenance)
         if not request.offline:
-            earlier, history_issues, earlier_notes = earlier_runs.gather(self.target, plan)
-            if history_issues:
-                raise SpecError(history_issues)
-            plan = planning.add_earlier_trials(plan, folder, earlier)
-            notes += earlier_notes
+            gathered = earlier_runs.gather(self.target, plan)
+            if gathered.issues:
+                raise SpecError(gathered.issues)
+            plan = planning.add_earlier_trials(plan, folder, gathered.earlier)
+            notes += gathered.notes
         return PreparedRun(plan, (*notes, *job.advice()))
 
-    def _check_folder(
-        self, folder: Path, request: _Request, name: str | None, issues: Sequence[Issue]
-    ) -> tuple[Job, list[str]]:
-        """Return the resolved job of a folder, and warnings for the user.
+    def _check_job(self, folder: Path, request: _Request, findings: _Findings) -> Job | None:
+        """Return the resolved job of a folder, and add findings about it, its data and its requirements.
+
+        The job is None if it is invalid.
+        """
+        try:
+            job = _load_job(folder, request)
+        except SpecError as error:
+            findings.issues += error.issues
+            return None
+        is_remote = request.offline or self.target.remote
+        data_folder = cluster.DATA if is_remote else ""
+        findings.issues += inputs.check_inputs(job, folder, data_folder, is_remote=is_remote)
+        try:
+            _check_requirements(folder, job, findings, is_remote=is_remote)
+        except SpecError as error:
+            findings.issues += error.issues
+        return job
+
+    def _check_target(self, job: Job | None, name: str | None, findings: _Findings) -> None:
+        """Add findings about the target, and about the checkpoint from which the run is to start.
 
         Args:
-            folder: Folder of the job.
-            request: Changes of the job, and how it is checked.
+            job: Job of the run; None if it is invalid.
             name: Name of the run; None for a default name.
-            issues: Issues of the caller.
-
-        Raises:
-            SpecError: The caller, the job, its data, the run's name or the target has issues. All are raised together.
+            findings: Findings to add to.
         """
-        all_issues, notes = list(issues), list[str]()
-        resolved_job: Job | None = None
         try:
-            resolved_job = _load_job(folder, request)
-            is_remote = request.offline or self.target.remote
-            data_folder = cluster.DATA if is_remote else ""
-            all_issues += inputs.check_inputs(resolved_job, folder, data_folder, is_remote=is_remote)
-            requirement_issues, unchecked_lines = _check_requirements(folder, resolved_job, is_remote=is_remote)
-            all_issues += requirement_issues
-            notes += unchecked_lines
-        except SpecError as error:
-            all_issues += error.issues
-        if name is not None:
-            all_issues += planning.check_name(name)
-        if request.offline:
-            notes.append(_UNCHECKED)
-        else:
-            try:
-                target_issues, warnings = self.target.check(resolved_job)
-                all_issues += [*target_issues, *self._resume_issues(resolved_job, name)]
-                notes += warnings
-            except InputError as error:  # the target itself cannot be used: there is no such context, or no kubeconfig
-                all_issues.append(Issue(("--context",), str(error)))
-        if all_issues or resolved_job is None:
-            raise SpecError(all_issues)
-        return resolved_job, notes
+            target_issues, warnings = self.target.check(job)
+            findings.issues += [*target_issues, *self._resume_issues(job, name)]
+            findings.notes += warnings
+        except InputError as error:  # the target itself cannot be used: there is no such context, or no kubeconfig
+            findings.issues.append(Issue(("--context",), str(error)))
 
     def _resume_issues(self, job: Job | None, name: str | None) -> list[Issue]:
         """Return the issue if a run cannot start from the checkpoint that its job names. Empty if it can, or names none."""
@@ -323,25 +341,27 @@ def _load_job(folder: Path, request: _Request) -> Job:
     )
 
 
-def _check_requirements(folder: Path, job: Job, *, is_remote: bool) -> tuple[list[Issue], list[str]]:
-    """Return the issues of a job's requirements, and notes about those that cannot be checked.
+def _check_requirements(folder: Path, job: Job, findings: _Findings, *, is_remote: bool) -> None:
+    """Add issues of a job's requirements, and notes about those that cannot be checked.
 
     Args:
         folder: Folder of the job.
         job: Resolved job.
+        findings: Findings to add to.
         is_remote: Whether the run will be on a cluster.
 
     Raises:
         SpecError: The requirements are invalid.
     """
     required = requirements.job_requirements(job, folder, requirements.source_prefix(folder))
-    issues = packing.excluded_issues(folder, (name for name, _ in required.files), packing.ignored_lines(job.links))
+    file_names = (name for name, _ in required.files)
+    findings.issues += packing.excluded_issues(folder, file_names, packing.ignored_lines(job.links))
     if not is_remote:  # on a cluster, the slot checks this before its first trial, because only it has the image
-        issues += requirements.unmet_issues(required)
-    if job.install and is_remote:
-        issues += install_rules.install_issues(required)
-        return issues, []  # no notes, because the installation checks all lines
-    return issues, [str(line) for line in required.unchecked]
+        findings.issues += requirements.unmet_issues(required)
+    if job.install and is_remote:  # the installation checks all lines
+        findings.issues += install_rules.install_issues(required)
+    else:
+        findings.notes += map(str, required.unchecked)
 
 
 def _objectives(

@@ -33,12 +33,12 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.wire import messages, ranks, records
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import outcomes, pausing, sampling, sessions, shipping, stopping
+from trialplane.worker import pausing, sampling, sessions, shipping, stopping
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect.exchange import Exchange
 from trialplane.worker.metrics.reader import INTERVAL, Reader
@@ -62,13 +62,36 @@ AFTER_MESSAGES = ("deadline", "linger", "exchange")
 Messages = tuple[messages.FromSlot, ...]
 
 
+class DecidedEnd(NamedTuple):
+    """An end that the slot has decided for a trial: pruned, paused at a rung, or complete by a stop rule.
+
+    Attributes:
+        state: State of the outcome.
+        message: Message of the outcome.
+    """
+
+    state: TrialState
+    message: str
+
+
+class Failure(NamedTuple):
+    """A failure of a trial as its slot describes it.
+
+    Attributes:
+        failure: Class of the failure, by which the controller decides about a retry.
+        message: Message for the user.
+    """
+
+    failure: FailureClass
+    message: str
+
+
 @dataclasses.dataclass
 class RunningTrial:
     """The trial that runs in a slot now. `kill`, `stop` and `send` may be called from any thread, all else by the slot's.
 
-    Several fields say how the trial ends. The first of these that is set decides its outcome, see `build_outcome`:
-    `decided_end`, `final_outcome`, `kill_reason`, and the exit code in `exit_message`. `is_overdue` and `stop_reason` only
-    change the message. But `stop_reason` makes a program's outcome LOST, and `kill_reason` prevents a later `decided_end`.
+    Several fields say how the trial ends. `trial_end.outcome_of` makes the outcome of them. `kill_reason` prevents a later
+    `decided_end`.
     """
 
     config: records.SlotConfig
@@ -89,7 +112,7 @@ class RunningTrial:
     suggestion_count: int = 0  # requests for parameters so far
     requested_names: set[str] = dataclasses.field(default_factory=set)  # parameters that it has requested
     is_request_repeated: bool = False  # whether its newest request is for a parameter that it had requested before
-    decided_end: tuple[TrialState, str] | None = None  # the end that the slot has decided: pruned, paused, or by a stop rule
+    decided_end: DecidedEnd | None = None
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
     # The reports that the controller received last.
     delivered_reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
@@ -99,7 +122,7 @@ class RunningTrial:
     final_outcome: records.TrialOutcome | None = None  # as the process reported it
     final_outcome_at: float = 0.0  # by the monotonic clock, as all times here but `started_at`
     is_overdue: bool = False  # whether it was killed because it still ran long after its outcome
-    kill_reason: tuple[FailureClass, str] | None = None  # class and message of the failure as which it was killed
+    kill_reason: Failure | None = None  # the failure as which it was killed
     stop_reason: str = ""  # why a stop was requested
     stop_requested_at: float = 0.0
     grace_timer: threading.Timer | None = None  # kills a process that does not stop
@@ -209,17 +232,20 @@ class RunningTrial:
                 elif isinstance(message, messages.Printed):
                     self.printed_bytes = message.printed
                 else:
-                    assert self.exchange is not None, "only a collection's process may send these messages"
-                    self.exchange.receive(message)
-                    moment = self.exchange.report_at
-                    if moment is not None:
-                        self.timers.set("exchange", moment, self.take_messages)
+                    self._handle_exchange_message(message)
         except (EOFError, errors.MessageError) as error:
             if isinstance(error, errors.MessageError):
                 self.kill(FailureClass.INVALID, f"{error}; the process was killed")
             self.is_open = False
             self.timers.cancel("read", "exchange")  # when the process has ended, the slot does both once more
         return self.is_open
+
+    def _handle_exchange_message(self, message: messages.WorkerMessage | messages.LearnerMessage) -> None:
+        """Pass a message of a collection's process on to the exchange, which decides when the controller gets the news."""
+        assert self.exchange is not None, "only a collection's process may send these messages"
+        self.exchange.receive(message)
+        if self.exchange.report_at is not None:
+            self.timers.set("exchange", self.exchange.report_at, self.take_messages)
 
     def _schedule_hand_over(self) -> None:
         """Schedule the hand-over of messages: at once if the process or the pruner waits for them, else with later ones."""
@@ -301,11 +327,7 @@ class RunningTrial:
             if self.final_outcome is not None:
                 return  # the last read includes the output of the process's exit hooks
             self.timers.set("read", now + INTERVAL, self.read_metrics)
-            with contextlib.suppress(OSError):  # there is no log yet
-                size = self.reader.log.stat().st_size
-                # Without an unread message the program had not ended when the size was read, so all of it is the program's.
-                if not self.channel.is_readable():
-                    self.log_size = size
+            self._update_log_size(self.reader.log)
         program_bytes = self.printed_bytes if ended else self.log_size
         for step, metrics in self.reader.read(now, ended=ended, printed_bytes=program_bytes):
             if self.decided_end is not None:
@@ -314,6 +336,13 @@ class RunningTrial:
             self._schedule_hand_over()
             self.last_metrics = {**self.last_metrics, **metrics}
             self._apply_end_rules(step, metrics)
+
+    def _update_log_size(self, log: Path) -> None:
+        """Record the size of the log, if the program still ran when it was read, so that all of it is the program's."""
+        with contextlib.suppress(OSError):  # there is no log yet
+            size = log.stat().st_size
+            if not self.channel.is_readable():  # a program that ends sends a message first
+                self.log_size = size
 
     def handle_outcome(self, outcome: records.TrialOutcome) -> None:
         """Record the outcome that the process has sent, and limit the time in which the process must exit.
@@ -408,7 +437,7 @@ class RunningTrial:
         """
         with self.lock:
             if self.kill_reason is None:
-                self.kill_reason = (failure, message)
+                self.kill_reason = Failure(failure, message)
                 self._signal(number)
 
     def stop(self, message: str) -> None:
@@ -440,7 +469,7 @@ class RunningTrial:
                 return
             if self.final_outcome is not None and state is not TrialState.PRUNED:
                 return  # the result counts, unless the controller has pruned the trial
-            self.decided_end = state, message
+            self.decided_end = DecidedEnd(state, message)
             grace = self.config.grace if state is TrialState.PAUSED else DECIDED_END_GRACE  # a paused one saves a checkpoint
             text = f"had not ended {grace:g} s after it was {message}"
             if not self.is_gone.is_set():
@@ -510,87 +539,6 @@ class RunningTrial:
         with self.lock:
             self._signal(signal.SIGKILL)
 
-    def build_outcome(self, code: int | None, loss_text: str) -> records.TrialOutcome:
-        """Return the outcome of the trial, whose process has ended.
-
-        In this order: the end that the slot has decided; the outcome that the process has sent, even if the process was
-        killed after it; for neither, a failure, or the result of a program that has exited with code 0.
-
-        An outcome that the process has sent gets the metrics that were read from a program. Its message is extended if the
-        process was killed because it still ran long after it, or if it ended because a stop was requested.
-
-        Args:
-            code: Exit code of the process; None if it is unknown, because the template that reports it is gone.
-            loss_text: Message of the outcome if the template is gone.
-        """
-        if self.decided_end is not None:
-            return self._decided_outcome(*self.decided_end)
-        if self.final_outcome is None:
-            return self._outcome_without_message(code, loss_text)
-        outcome = self.final_outcome
-        if self.reader is not None:
-            if outcome.state is TrialState.COMPLETE:
-                outcome = self._completed_outcome(outcome, self.reader)
-            else:
-                outcome = dataclasses.replace(outcome, metrics={**self.last_metrics, **outcome.metrics})
-        if self.is_overdue:
-            remark = (
-                f"its process had not ended {self.config.linger:g} s after run(ctx) and was killed (does an exit hook "
-                "hang?), see budget.exit_timeout; its log ends with the stacks of its threads"
-            )
-            return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, remark))))
-        if self.stop_reason and outcome.failure is FailureClass.LOST:  # the process only knows that it got SIGTERM
-            return dataclasses.replace(outcome, message=f"{self.stop_reason}: {outcome.message}")
-        return outcome
-
-    def _decided_outcome(self, state: TrialState, text: str) -> records.TrialOutcome:
-        """Return the outcome of a trial whose end the slot has decided."""
-        outcome = records.TrialOutcome(
-            self.request.number, state, metrics=self.last_metrics, message=text, started=self.started_at
-        )
-        if state is TrialState.COMPLETE and self.reader is not None:
-            return self._completed_outcome(dataclasses.replace(outcome, early=True), self.reader)
-        return outcome
-
-    def _outcome_without_message(self, code: int | None, loss_text: str) -> records.TrialOutcome:
-        """Return the outcome of a trial whose process has sent none; for the arguments see `build_outcome`."""
-        outcome = records.TrialOutcome(
-            number=self.request.number, state=TrialState.FAILED, metrics=self.last_metrics, started=self.started_at
-        )
-        if self.kill_reason is None and self.reader is not None and code == 0:
-            # A script may end by `os._exit(0)`, or replace itself by another program. That counts like a command's end.
-            return self._completed_outcome(dataclasses.replace(outcome, state=TrialState.COMPLETE), self.reader)
-        failure, text = self.kill_reason or _failure_without_outcome(code, self.config.grace, loss_text)
-        if self.kill_reason is None and self.stop_reason and failure is FailureClass.LOST:
-            text = f"{self.stop_reason}: {text}"
-        return dataclasses.replace(outcome, failure=failure, message=text)
-
-    def _completed_outcome(self, outcome: records.TrialOutcome, reader: Reader) -> records.TrialOutcome:
-        """Return the outcome of a program that has ended well, with the metrics that were read.
-
-        It is FAILED if a metric that the job needs is missing or not finite, and LOST if the program was stopped before its
-        end, because it may not have done all of its work.
-        """
-        metrics = {**reader.newest, **outcome.metrics}
-        for name in self.request.reported:  # their best report counts, so a training that diverges at the end has a value
-            if name in reader.finite and not math.isfinite(metrics.get(name, math.nan)):
-                metrics[name] = reader.finite[name]
-        outcome = dataclasses.replace(outcome, metrics=metrics)
-        if self.stop_reason and (self.final_outcome is None or self.stop_requested_at < self.final_outcome_at):
-            text = "it ended after SIGTERM"
-            return dataclasses.replace(outcome, state=TrialState.FAILED, failure=FailureClass.LOST, message=text)
-        missing = [name for name in self.request.metrics if not math.isfinite(metrics.get(name, math.nan))]
-        if missing:
-            return dataclasses.replace(
-                outcome,
-                state=TrialState.FAILED,
-                failure=FailureClass.INVALID,
-                message=reader.missing_message(missing, metrics),
-                fingerprint="; ".join(f"{name} is {'not finite' if name in metrics else 'missing'}" for name in missing),
-            )
-        remarks = (outcome.message, *reader.remarks, *stopping.unreported_remarks(self.request.stop, metrics))
-        return dataclasses.replace(outcome, message="; ".join(filter(None, remarks)))
-
     def _clamp_time(self, seconds: float) -> float:
         """Clamp a time since the epoch to the lifetime of the process; `seconds` may be NaN."""
         return min(max(self.started_at, seconds), time.time())
@@ -619,15 +567,6 @@ def accepted_messages(config: records.SlotConfig, request: records.TrialRequest)
     if config.role == "trial":
         return messages.FROM_TRIAL
     return messages.FROM_LEARNER if request.worker is None else messages.FROM_WORKER
-
-
-def check_arrays(outcome: records.TrialOutcome, file: Path) -> tuple[records.TrialOutcome, str | None]:
-    """Return the outcome and the path of its arrays file; an INVALID outcome and None if there is no file of that size."""
-    if not file.is_symlink() and file.is_file() and file.stat().st_size == outcome.arrays:
-        return outcome, str(file)
-    text = f"the {outcome.arrays:,} bytes of arrays of its result are not in {file}"
-    failed = dataclasses.replace(outcome, state=TrialState.FAILED, failure=FailureClass.INVALID, message=text, arrays=0)
-    return failed, None
 
 
 def _bounded_fields(report: messages.Reported | records.TrialOutcome, request: records.TrialRequest) -> dict[str, Any]:
@@ -671,25 +610,3 @@ def _outcome_defect(outcome: records.TrialOutcome, needed: tuple[str, ...], *, m
     if missing and outcome.state is TrialState.COMPLETE:
         return f"without a finite number for {', '.join(missing)}"
     return ""
-
-
-def _failure_without_outcome(code: int | None, grace: float, loss_text: str) -> tuple[FailureClass, str]:
-    """Return the class and the message of the failure of a process that has sent no outcome and was not killed by the slot.
-
-    Args:
-        code: Exit code of the process; None if the template is gone.
-        grace: Seconds that the process has after SIGTERM.
-        loss_text: Message if the template is gone.
-    """
-    if code is None:
-        return FailureClass.LOST, loss_text
-    if code == -signal.SIGTERM:  # no handler was installed yet, or the job installs none
-        return FailureClass.LOST, "stopped by SIGTERM at once, without a checkpoint"
-    if code == -signal.SIGALRM:
-        return FailureClass.LOST, f"stopped by SIGTERM; it had not ended after {grace:g} s, see ctx.stopping"
-    if code < 0:
-        name = signal.Signals(-code).name
-        hint = " (probably by the kernel, out of memory)" if -code == signal.SIGKILL else ""
-        return FailureClass.CRASHED, f"the process was killed by {name}{hint}"
-    failure = FailureClass.INVALID if code == 0 else FailureClass.CRASHED
-    return failure, f"the process {outcomes.missing_result_text(code)}"

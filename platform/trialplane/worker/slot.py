@@ -27,19 +27,19 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trialplane import errors
 from trialplane.training import process
 from trialplane.wire import messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import environment, outcomes, programs, sessions, shipping
+from trialplane.worker import environment, outcomes, programs, sessions, shipping, trial_end
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect import exchange
 from trialplane.worker.metrics.reader import Reader
 from trialplane.worker.ranks import meeting
-from trialplane.worker.running import WATCH_INTERVAL, Messages, RunningTrial, accepted_messages, check_arrays, log_messages
+from trialplane.worker.running import WATCH_INTERVAL, Messages, RunningTrial, accepted_messages, log_messages
 from trialplane.worker.setup import usage
 from trialplane.worker.shims import capture, wandb_files
 from trialplane.worker.template import MAX_MESSAGE
@@ -49,6 +49,18 @@ if TYPE_CHECKING:
 
 IMPORT_PATIENCE = 1800.0  # seconds for the template to import the job's code
 CLOSE_PATIENCE = 5.0  # seconds for the template to kill the processes of its trials and end; again as long after SIGKILL
+
+
+class _TemplateMessage(NamedTuple):
+    """A message of the template.
+
+    Attributes:
+        message: The message; None if the template is gone.
+        pidfd: Descriptor of the process that the template has started; -1 if the message is not about a start.
+    """
+
+    message: messages.TrialStarted | messages.TrialExited | None
+    pidfd: int = -1
 
 
 class Slot:
@@ -144,11 +156,14 @@ class Slot:
             raise errors.SlotError(
                 f"slot {self.name} on {self.node}: its template ended while importing; see {self._template_output()}"
             )
+        raise errors.EntrypointError(self._load_failure_text(message.message))
+
+    def _load_failure_text(self, failure: str) -> str:
+        """Return the message for a job whose code cannot be loaded, with the failure that the template has sent."""
         # Before a program's trials, its arguments are checked too, so the cause may be other than an import.
         problem = "the job's code does not import" if self.config.program is None else "no trial can start"
-        raise errors.EntrypointError(
-            f"{problem}: {message.message}\n  in {self.config.code}, {self._program_name()}\n  traceback: "
-            f"{self._template_output()}"
+        return (
+            f"{problem}: {failure}\n  in {self.config.code}, {self._program_name()}\n  traceback: {self._template_output()}"
         )
 
     def run(self, request: records.TrialRequest, weights: Bytes | None = None) -> Messages:
@@ -163,17 +178,11 @@ class Slot:
             self._end_template()
             self.start()
         workdir = self._paths.scratch / f"{self.name}-{request.number}"
-        slot_end, trial_end = socket.socketpair()
-        with trial_end:
-            assert self._control is not None
-            with contextlib.suppress(OSError):  # the template has just died; the first event reports that
-                start = messages.encode(messages.StartTrial(request.number))
-                socket.send_fds(self._control, [start], [trial_end.fileno()])
         log_file = self._paths.trial_log(request.trial, request.attempt, request.worker)
         self.running = running = RunningTrial(
             self.config,
             request,
-            Channel(slot_end, accepted_messages(self.config, request)),
+            Channel(self._request_process(request.number), accepted_messages(self.config, request)),
             workdir,
             started_at=time.time(),
             reader=self._metrics_reader(request, log_file, workdir),
@@ -188,6 +197,15 @@ class Slot:
             watcher = threading.Thread(target=running.watch_memory, args=(self.config.memory,), name="memory", daemon=True)
             watcher.start()
         return self.next_messages()
+
+    def _request_process(self, number: int) -> socket.socket:
+        """Request the process of an attempt from the template, and return the slot's end of its channel."""
+        assert self._control is not None
+        slot_end, trial_end = socket.socketpair()
+        with trial_end, contextlib.suppress(OSError):  # the template has just died; the first event reports that
+            start = messages.encode(messages.StartTrial(number))
+            socket.send_fds(self._control, [start], [trial_end.fileno()])
+        return slot_end
 
     def _metrics_reader(self, request: records.TrialRequest, log_file: Path, workdir: Path) -> Reader | None:
         """Return a reader of the metrics of a program; None for a function, or on a node other than the first."""
@@ -265,13 +283,9 @@ class Slot:
         if template is not None:
             if number is signal.SIGABRT:
                 template.send_signal(number)
-            if number is not signal.SIGKILL:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    template.wait(timeout=CLOSE_PATIENCE)
-            if template.poll() is None:
+            if number is signal.SIGKILL or not _ends_in_time(template):
                 process.kill_tree(template.pid, CLOSE_PATIENCE)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    template.wait(timeout=CLOSE_PATIENCE)
+                _ends_in_time(template)
         if control is not None:  # no effect if it is closed already
             control.close()
 
@@ -303,21 +317,26 @@ class Slot:
                 running.receive()
             if running.pidfd in readable:
                 self._expect_template(running)  # the process has ended; the template reports its exit code
-            if self._control in readable:
-                try:
-                    message, pidfd = self._receive_from_template()
-                except errors.MessageError as error:
-                    running.kill(FailureClass.INVALID, f"{error}; its template was ended, see {self._template_output()}")
-                    self._end_template()
-                    return self._end_trial(running, None)
-                if not isinstance(message, messages.TrialStarted):
-                    return self._end_trial(running, message)
-                running.handle_start(message.pid, message.method, pidfd)
-                if message.reasons:
-                    with self._log.open("a") as log:
-                        log.write(f"attempt {message.number} was spawned, not forked: {'; '.join(message.reasons)}\n")
+            if self._control in readable and (last_messages := self._handle_template_message(running)) is not None:
+                return last_messages
             if (due_messages := running.run_due_actions()) is not None:
                 return due_messages
+
+    def _handle_template_message(self, running: RunningTrial) -> Messages | None:
+        """Handle the template's next message; return the trial's last messages if its process or the template has ended."""
+        try:
+            message, pidfd = self._receive_from_template()
+        except errors.MessageError as error:
+            running.kill(FailureClass.INVALID, f"{error}; its template was ended, see {self._template_output()}")
+            self._end_template()
+            return self._end_trial(running, None)
+        if not isinstance(message, messages.TrialStarted):
+            return self._end_trial(running, message)
+        running.handle_start(message.pid, message.method, pidfd)
+        if message.reasons:
+            with self._log.open("a") as log:
+                log.write(f"attempt {message.number} was spawned, not forked: {'; '.join(message.reasons)}\n")
+        return None
 
     def _wait_for_sources(self, running: RunningTrial) -> list[Any]:
         """Wait for the process, its end, the template, or the next timer; return the readable ones."""
@@ -351,10 +370,8 @@ class Slot:
         self._end_template(signal.SIGKILL)
         return self._end_trial(running, None)
 
-    def _receive_from_template(self) -> tuple[messages.TrialStarted | messages.TrialExited | None, int]:
-        """Return the template's next message, and the descriptor of the process that it has started.
-
-        The message is None if the template is gone. The descriptor is -1 for other messages.
+    def _receive_from_template(self) -> _TemplateMessage:
+        """Return the template's next message.
 
         Raises:
             MessageError: The template sent an invalid message, as the job's code in it may do.
@@ -363,11 +380,15 @@ class Slot:
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
         except ConnectionResetError:  # it was killed before it read the slot's message
-            return None, -1
-        message = messages.decode(data, messages.FROM_TEMPLATE) if data else None
-        if isinstance(message, messages.TrialStarted) and not descriptors:
+            return _TemplateMessage(None)
+        if not data:
+            return _TemplateMessage(None)
+        message = messages.decode(data, messages.FROM_TEMPLATE)
+        if not isinstance(message, messages.TrialStarted):
+            return _TemplateMessage(message)
+        if not descriptors:
             raise errors.MessageError("a template sent TrialStarted without the descriptor of the process")
-        return message, descriptors[0] if descriptors else -1
+        return _TemplateMessage(message, descriptors[0])
 
     def _end_trial(self, running: RunningTrial, exit_message: messages.TrialExited | None) -> Messages:
         """Read what is left of a trial whose process or template is gone, and return its last messages.
@@ -398,7 +419,7 @@ class Slot:
         If its log is sent to the controller, these are the first piece of the log's rest, and `answer` returns the others.
         """
         self.running = None
-        outcome, arrays = self._build_outcome(running, running.exit_message)  # before the folder that it may search is gone
+        outcome, arrays = self._build_outcome(running)  # before the folder that it may search is gone
         shutil.rmtree(running.workdir, ignore_errors=True)
         paths.remove_short_path(running.workdir)
         ended = messages.TrialEnded(outcome, arrays=arrays)
@@ -425,35 +446,27 @@ class Slot:
         log.remove()
         return (*piece_messages, *end_messages)
 
-    def _build_outcome(
-        self, running: RunningTrial, exit_message: messages.TrialExited | None
-    ) -> tuple[records.TrialOutcome, str | None]:
-        """Return the trial's outcome, and the path of the file with the arrays of its result; None without arrays.
-
-        Args:
-            running: Trial that has ended.
-            exit_message: Message of the template about the process's end; None if the template is gone.
-        """
-        outcome = self._with_slot_facts(running, exit_message)
+    def _build_outcome(self, running: RunningTrial) -> trial_end.CheckedOutcome:
+        """Return the outcome of a trial that has ended, with the path of its arrays."""
+        outcome = self._with_slot_facts(running)
         if outcome.state is TrialState.PAUSED and outcome.checkpoints is None:
             outcome = outcomes.unsaved_outcome(outcome)
         if outcome.state is not TrialState.COMPLETE:
-            return outcome, None
+            return trial_end.CheckedOutcome(outcome)
         ended_without_message = running.final_outcome is None and running.decided_end is None
-        if self.config.keep and ended_without_message:
+        if self.config.keep and ended_without_message:  # the process copies the files just before its last message
             text = (
                 "keep.files: nothing was copied, as the script ended by os._exit or os.exec…; run it with `command:` instead"
             )
-            return dataclasses.replace(outcome, remark=text), None
-        if not outcome.arrays:
-            return outcome, None
-        return check_arrays(outcome, paths.trial_arrays(running.workdir))
+            return trial_end.CheckedOutcome(dataclasses.replace(outcome, remark=text))
+        return trial_end.check_arrays(outcome, paths.trial_arrays(running.workdir))
 
-    def _with_slot_facts(self, running: RunningTrial, exit_message: messages.TrialExited | None) -> records.TrialOutcome:
+    def _with_slot_facts(self, running: RunningTrial) -> records.TrialOutcome:
         """Return the trial's outcome with what the slot knows of its process, its log and its checkpoints."""
+        exit_message = running.exit_message
         code = None if exit_message is None else exit_message.code
         loss_text = f"the template of slot {self.name} on {self.node} {running.template_end_text}, and the trial with it"
-        outcome = running.build_outcome(code, loss_text)
+        outcome = trial_end.outcome_of(running, code, loss_text)
         return dataclasses.replace(
             outcome,
             ended=time.time(),
@@ -467,3 +480,12 @@ class Slot:
             saved=shipping.has_saved(self.config, running.request),
             checkpoints=shipping.checkpoint_summary(self.config, running.request),
         )
+
+
+def _ends_in_time(child: subprocess.Popen[bytes]) -> bool:
+    """Wait for the end of a process, and return whether it has ended within `CLOSE_PATIENCE`."""
+    try:
+        child.wait(timeout=CLOSE_PATIENCE)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
