@@ -27,28 +27,67 @@ def main() -> int:
     parser.add_argument("--namespaces", required=True, help="namespaces of runs, separated by commas")
     parser.add_argument("--tls", help="folder with tls.crt and tls.key, to serve HTTPS")
     arguments = parser.parse_args()
-    url = os.environ.get(env.LEDGER, "")
-    if not url:
-        sys.stderr.write(f"{env.LEDGER} must be the URL of the database\n")
-        return errors.EXIT_BAD_INPUT
     try:
-        certificate = Certificate(Path(arguments.tls)) if arguments.tls else None
-    except OSError as error:
-        sys.stderr.write(f"tls.crt and tls.key in {arguments.tls} cannot be used: {error}; see gateway.tls of the chart\n")
-        return errors.EXIT_BAD_INPUT
-    try:
-        callers = Callers(ApiServer.of_pod())
-    except (KeyError, OSError) as error:
-        sys.stderr.write(
-            "there is no API server here to authenticate callers: the gateway runs in a pod that mounts the token of its "
-            f"service account, as the chart's pod does ({type(error).__name__}: {error})\n"
-        )
-        return errors.EXIT_BAD_INPUT
-    try:
-        ledgers = Ledgers(url, arguments.control, arguments.namespaces.split(","), os.environ.get(env.BUDGETS, ""))
+        certificate = _certificate(arguments.tls)
+        callers = _callers()
+        ledgers = _ledgers(arguments.control, arguments.namespaces.split(","))
     except errors.InputError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
+    dispatcher = Dispatcher(_gateways(ledgers, callers))
+    proxy = MlflowProxy(_upstream(), ledgers, dispatcher.user)
+    ledger_service = LedgerService(ledgers, int(os.environ.get(env.MAX_RUNS) or MAX_RUNS))
+    server.server(dispatcher, ledger_service, proxy, port=cluster.GATEWAY_PORT, certificate=certificate).run()
+    ledgers.close()
+    return errors.EXIT_OK
+
+
+def _certificate(folder: str | None) -> Certificate | None:
+    """Return the certificate in a folder; None without a folder.
+
+    Raises:
+        InputError: Its files cannot be used.
+    """
+    try:
+        return Certificate(Path(folder)) if folder else None
+    except OSError as error:
+        text = f"tls.crt and tls.key in {folder} cannot be used: {error}; see gateway.tls of the chart"
+        raise errors.InputError(text) from error
+
+
+def _callers() -> Callers:
+    """Return the authentication of users by the API server of this pod's cluster.
+
+    Raises:
+        InputError: This process has no API server.
+    """
+    try:
+        return Callers(ApiServer.of_pod())
+    except (KeyError, OSError) as error:
+        raise errors.InputError(
+            "there is no API server here to authenticate callers: the gateway runs in a pod that mounts the token of its "
+            f"service account, as the chart's pod does ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _ledgers(control: str, namespaces: list[str]) -> Ledgers:
+    """Return the ledgers of all namespaces.
+
+    Args:
+        control: Namespace of the gateway.
+        namespaces: Namespaces of runs.
+
+    Raises:
+        InputError: The environment has no URL of the database, or the database cannot be used.
+    """
+    url = os.environ.get(env.LEDGER, "")
+    if not url:
+        raise errors.InputError(f"{env.LEDGER} must be the URL of the database")
+    return Ledgers(url, control, namespaces, os.environ.get(env.BUDGETS, ""))
+
+
+def _gateways(ledgers: Ledgers, callers: Callers) -> dict[str, Gateway]:
+    """Return the gateway of each namespace."""
     mlflow_logs = MlflowLogs.of(os.environ)
     gateways = {}
     for namespace in ledgers.namespaces:
@@ -57,12 +96,7 @@ def main() -> int:
         host = cluster.head_service("{run}")  # `Controllers` replaces this placeholder
         controllers = Controllers(f"http://{host}.{namespace}.svc:{cluster.STATUS_PORT}")
         gateways[namespace] = Gateway(runs, callers, namespace, controllers, mlflow_logs)
-    dispatcher = Dispatcher(gateways)
-    proxy = MlflowProxy(_upstream(), ledgers, dispatcher.user)
-    ledger_service = LedgerService(ledgers, int(os.environ.get(env.MAX_RUNS) or MAX_RUNS))
-    server.server(dispatcher, ledger_service, proxy, port=cluster.GATEWAY_PORT, certificate=certificate).run()
-    ledgers.close()
-    return errors.EXIT_OK
+    return gateways
 
 
 def _upstream() -> Upstream | None:

@@ -127,10 +127,24 @@ class Callers:
             reviewed_at, user = self._cache.get(digest, (0.0, None))
             if user is not None and self._clock() - reviewed_at < CACHE_SECONDS:
                 return user
+        reviewed_at = self._clock()
+        user = self._reviewed_user(token)
+        with self._cache_lock:
+            self._cache[digest] = (reviewed_at, user)
+            self._cache.move_to_end(digest)
+            while len(self._cache) > TOKENS:
+                self._cache.popitem(last=False)
+        return user
+
+    def _reviewed_user(self, token: str) -> User:
+        """Return the user of a token by the API server's review.
+
+        Raises:
+            TokenRefused, TokenUnchecked: As in `user`.
+        """
         if not self._reviews.acquire(timeout=REVIEW_SECONDS):
             raise TokenUnchecked("the gateway is checking too many other tokens; try again in a moment")
         try:
-            reviewed_at = self._clock()
             review = self._review(token)
         finally:
             self._reviews.release()
@@ -140,13 +154,7 @@ class Callers:
         match = _USER.fullmatch(review.name)
         if match is None:
             raise TokenRefused(f"the token is of {review.name}; users need one of the service account {cluster.USER}")
-        user = User(match["namespace"], is_viewer=match["account"] == cluster.VIEWER)
-        with self._cache_lock:
-            self._cache[digest] = (reviewed_at, user)
-            self._cache.move_to_end(digest)
-            while len(self._cache) > TOKENS:
-                self._cache.popitem(last=False)
-        return user
+        return User(match["namespace"], is_viewer=match["account"] == cluster.VIEWER)
 
 
 class ApiServer:
@@ -187,24 +195,8 @@ class ApiServer:
         Raises:
             TokenUnchecked: The API server cannot be reached, or cannot review it.
         """
-        review = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "spec": {"token": token, "audiences": [cluster.AUDIENCE]},
-        }
         try:
-            headers = {"Authorization": f"Bearer {self._token.read_text().strip()}", "Content-Type": "application/json"}
-            request = urllib.request.Request(self._url, json.dumps(review).encode(), headers)
-            with self._opener.open(request, timeout=REVIEW_SECONDS) as reply:
-                status = json.loads(reply.read(_MAX_ANSWER))["status"]
-            user = status.get("user") or {}
-            # An API server that does not support audiences has not checked them, and returns none.
-            if not status.get("authenticated") or cluster.AUDIENCE not in (status.get("audiences") or ()):
-                return Review("", str(status.get("error") or "")[:300])
-            if not 0 <= _lifetime(token) <= MAX_LIFETIME:
-                return Review("", f"it is valid for longer than {MAX_LIFETIME / 60:.0f} minutes; leave out --duration")
-            name = str(user.get("username") or "")
-            return Review(name, "" if name else "it has no username")
+            return _review_of(token, self._post_review(token))
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
                 raise TokenUnchecked(
@@ -213,9 +205,34 @@ class ApiServer:
                 ) from error
             text = f"the API server could not check a token (HTTP {error.code}); try again in a moment"
             raise TokenUnchecked(text) from error
+        # The answer of a proxy in between may be anything.
         except (OSError, ValueError, LookupError, TypeError, AttributeError, http.client.HTTPException) as error:
             text = errors.first_line(error)
             raise TokenUnchecked(f"the API server could not be asked who you are: {text}; try again in a moment") from error
+
+    def _post_review(self, token: str) -> dict[str, Any]:
+        """Create a TokenReview, and return its status."""
+        review = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [cluster.AUDIENCE]},
+        }
+        headers = {"Authorization": f"Bearer {self._token.read_text().strip()}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self._url, json.dumps(review).encode(), headers)
+        with self._opener.open(request, timeout=REVIEW_SECONDS) as reply:
+            status: dict[str, Any] = json.loads(reply.read(_MAX_ANSWER))["status"]
+        return status
+
+
+def _review_of(token: str, status: dict[str, Any]) -> Review:
+    """Return the review of a token by the status of its TokenReview."""
+    # An API server that does not support audiences has not checked them, and returns none.
+    if not status.get("authenticated") or cluster.AUDIENCE not in (status.get("audiences") or ()):
+        return Review("", str(status.get("error") or "")[:300])
+    if not 0 <= _lifetime(token) <= MAX_LIFETIME:
+        return Review("", f"it is valid for longer than {MAX_LIFETIME / 60:.0f} minutes; leave out --duration")
+    name = str((status.get("user") or {}).get("username") or "")
+    return Review(name, "" if name else "it has no username")
 
 
 def _lifetime(token: str) -> float:

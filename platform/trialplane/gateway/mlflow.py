@@ -10,6 +10,7 @@ checked.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import logging
@@ -57,6 +58,40 @@ _RESPONSE_HEADERS = (
 )  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True)
+class _Caller:
+    """The authenticated caller of a request.
+
+    Attributes:
+        address: Namespace and run of the request; the run's name is "" for a user.
+        runs: Ledgers of the namespace, with its budget.
+        headers: Headers that tell MLflow the caller.
+    """
+
+    address: Address
+    runs: Archive
+    headers: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Body:
+    """The body of a request to MLflow.
+
+    Attributes:
+        size: Size in bytes.
+        content: The bytes of a call of MLflow's API; the pieces of an artifact, as they arrive.
+        patience: Time for MLflow's response, in seconds.
+        category: Category of the budget for the bytes that MLflow stores.
+        cost: Number of these bytes.
+    """
+
+    size: int
+    content: bytes | AsyncIterator[bytes]
+    patience: float
+    category: budget.Category
+    cost: int
+
+
 class MlflowProxy:
     """Proxy that forwards requests to MLflow.
 
@@ -92,30 +127,14 @@ class MlflowProxy:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 response = await self._authenticate_and_forward(stack, destination, request, count_request)
-            except MlflowRefusal as error:
-                response = _error_response(error.status, error.code, str(error))
-            except errors.LedgerFull as error:
-                response = _error_response(507, FULL, str(error))
-            except archive.DATABASE_ERRORS as error:
-                text = f"the ledger's database, which must check the token, does not answer: {archive.reason(error)}"
-                response = _error_response(503, UNAVAILABLE, text)
-            except errors.TrialplaneError as error:
-                response = _error_response(403, DENIED, str(error))
             except ClientDisconnect:
                 raise
-            except Exception as error:  # unexpected
-                _logger.exception("%s %s", request.method, escapes.escape_controls(destination.target[:200]))
-                text = f"the gateway could not handle this: {type(error).__name__}"
-                response = _error_response(502, "INTERNAL_ERROR", text)
+            except Exception as error:  # noqa: BLE001  an unexpected one is logged
+                response = _response_to(error, f"{request.method} {destination.target[:200]}")
             if isinstance(response, Response):
                 await response(request.scope, request.receive, send)
-                return
-            headers = response.headers
-            head = [(name.encode(), headers[name].encode("latin-1")) for name in _RESPONSE_HEADERS if name in headers]
-            await send({"type": "http.response.start", "status": response.status, "headers": head})
-            async for piece in upstream.body(response):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body"})
+            else:
+                await _send_response(response, send)
 
     async def close(self) -> None:
         """Close the connections to MLflow."""
@@ -147,30 +166,40 @@ class MlflowProxy:
         if is_health_check:  # needs no token
             await self._upstream.check(namespace)
             return Response(json.dumps({"mlflow": "answers"}), media_type="application/json")
-        if destination.run:
+        caller = await self._authenticate(destination, runs, request)
+        if isinstance(caller, Response):
+            return caller
+        if not count_request(namespace):
+            raise MlflowRefusal(429, BUSY, limits.limit_message(namespace))
+        return await self._forward(stack, self._upstream, caller, destination.target, request)
+
+    async def _authenticate(self, destination: Destination, runs: Archive, request: Request) -> _Caller | Response:
+        """Return the caller of a request, a run or a user, or the response that refuses a user's token.
+
+        Args:
+            destination: Destination of the request.
+            runs: Ledgers of the namespace.
+            request: Request, with the token.
+
+        Raises:
+            MlflowRefusal: The token is not the run's.
+        """
+        namespace, run = destination.namespace, destination.run
+        if run:
             authorization = request.headers.get("Authorization", "")
-            await anyio.to_thread.run_sync(_check_token, runs, destination.run, authorization, limiter=self._threads)
-            caller_headers = mlflow.caller_headers(namespace, mlflow.RUNS, destination.run)
+            await anyio.to_thread.run_sync(_check_token, runs, run, authorization, limiter=self._threads)
+            headers = mlflow.caller_headers(namespace, mlflow.RUNS, run)
         else:
             token = request.headers.get(cluster.TOKEN_HEADER, "")
             user = await anyio.to_thread.run_sync(self._user, namespace, token, limiter=self._threads)
             if isinstance(user, Response):
                 return user
             role, name = (mlflow.VIEWERS, cluster.VIEWER) if user.is_viewer else (mlflow.USERS, cluster.USER)
-            caller_headers = mlflow.caller_headers(namespace, role, name)
-        if not count_request(namespace):
-            raise MlflowRefusal(429, BUSY, limits.limit_message(namespace))
-        address = Address(namespace, destination.run)
-        return await self._forward(stack, address, runs, destination.target, request, caller_headers)
+            headers = mlflow.caller_headers(namespace, role, name)
+        return _Caller(Address(namespace, run), runs, headers)
 
     async def _forward(
-        self,
-        stack: contextlib.AsyncExitStack,
-        address: Address,
-        runs: Archive,
-        target: str,
-        request: Request,
-        caller_headers: dict[str, str],
+        self, stack: contextlib.AsyncExitStack, server: Upstream, caller: _Caller, target: str, request: Request
     ) -> aiohttp.ClientResponse:
         """Forward an authenticated request, and return MLflow's response.
 
@@ -178,52 +207,61 @@ class MlflowProxy:
 
         Args:
             stack: Stack that ends the counts of the request and the response when the request is answered.
-            address: Namespace and run of the request; the run's name is "" for a user.
-            runs: Ledgers of the namespace, with its budget.
+            server: MLflow's server.
+            caller: Caller of the request.
             target: Path and query at MLflow's server.
             request: Request.
-            caller_headers: Headers with the caller.
 
         Raises:
             MlflowRefusal: The request was not forwarded.
             LedgerFull: The budget of the namespace is used up.
         """
-        assert self._upstream is not None  # checked before
-        method = request.method
+        method, address = request.method, caller.address
         path = _checked_path(address.namespace, method, target)
         if not self._requests.enter(address, REQUESTS):
             text = f"{address.run or address.namespace} has {REQUESTS} unfinished requests to MLflow already"
             raise MlflowRefusal(429, BUSY, text)
         stack.callback(self._requests.leave, address)
-        is_artifact = method == "PUT" and mlflow_paths.is_artifact(path)
-        size = await _body_size(request, self._upstream.max_artifact if is_artifact else MAX_CALL)
-        headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers} | caller_headers
-        if size or method != "GET":
-            headers["Content-Length"] = str(size)
-        content: bytes | AsyncIterator[bytes]
-        if is_artifact:
-            content = _body_pieces(request, size)
-            patience = STORE_SECONDS
-            category: budget.Category = budget.ARTIFACTS
-            cost = size
-        else:
-            content = await self._read_call(stack, address, request, size)
-            patience = ANSWER_SECONDS
-            category = budget.MLFLOW
-            cost = _stored_bytes(method, path, content)
-        if cost:
+        body = await self._read_body(stack, server.max_artifact, address, request, path)
+        headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers} | caller.headers
+        if body.size or method != "GET":
+            headers["Content-Length"] = str(body.size)
+        if body.cost:
             # A request that creates an MLflow run or experiment must fit the budget. Others may exceed it by a tenth, so
             # that runs that have begun can end.
-            spend = functools.partial(runs.spend, category, cost, may_exceed=not path.endswith("/create"))
+            may_exceed = not path.endswith("/create")
+            spend = functools.partial(caller.runs.spend, body.category, body.cost, may_exceed=may_exceed)
             await anyio.to_thread.run_sync(spend, limiter=self._threads)
         is_stored = False
         try:
-            response = await stack.enter_async_context(self._upstream.response(method, target, headers, content, patience))
+            response = await stack.enter_async_context(server.response(method, target, headers, body.content, body.patience))
             is_stored = response.status < 400
         finally:
-            if cost and not is_stored:
-                await anyio.to_thread.run_sync(runs.refund, category, cost, limiter=self._threads)
+            if body.cost and not is_stored:
+                await anyio.to_thread.run_sync(caller.runs.refund, body.category, body.cost, limiter=self._threads)
         return response
+
+    async def _read_body(
+        self, stack: contextlib.AsyncExitStack, max_artifact: int, address: Address, request: Request, path: str
+    ) -> _Body:
+        """Return the body of a request; an artifact is not read yet.
+
+        Args:
+            stack: As in `_forward`.
+            max_artifact: Limit of an artifact's size, in bytes.
+            address: Namespace and run of the request.
+            request: Request.
+            path: Decoded path at MLflow's server.
+
+        Raises:
+            MlflowRefusal: The body is too large or not complete in time, or there are too many large calls.
+        """
+        if request.method == "PUT" and mlflow_paths.is_artifact(path):
+            size = await _body_size(request, max_artifact)
+            return _Body(size, _body_pieces(request, size), STORE_SECONDS, budget.ARTIFACTS, cost=size)
+        size = await _body_size(request, MAX_CALL)
+        content = await self._read_call(stack, address, request, size)
+        return _Body(size, content, ANSWER_SECONDS, budget.MLFLOW, _stored_bytes(request.method, path, content))
 
     async def _read_call(self, stack: contextlib.AsyncExitStack, address: Address, request: Request, size: int) -> bytes:
         """Return the body of a call of MLflow's API, and count it until the request is answered if it is large.
@@ -244,6 +282,36 @@ class MlflowProxy:
 def _error_response(status: int, code: str, text: str) -> Response:
     """Return an error in the form of MLflow's protocol."""
     return Response(json.dumps({"error_code": code, "message": text}), status, media_type="application/json")
+
+
+def _response_to(error: Exception, request_text: str) -> Response:
+    """Return the response to a request that an error has ended; log an unexpected error.
+
+    Args:
+        error: The error.
+        request_text: Method and target of the request, for the log.
+    """
+    if isinstance(error, MlflowRefusal):
+        return _error_response(error.status, error.code, str(error))
+    if isinstance(error, errors.LedgerFull):
+        return _error_response(507, FULL, str(error))
+    if isinstance(error, archive.DATABASE_ERRORS):
+        text = f"the ledger's database, which must check the token, does not answer: {archive.reason(error)}"
+        return _error_response(503, UNAVAILABLE, text)
+    if isinstance(error, errors.TrialplaneError):
+        return _error_response(403, DENIED, str(error))
+    _logger.error("%s", escapes.escape_controls(request_text), exc_info=error)
+    return _error_response(502, "INTERNAL_ERROR", f"the gateway could not handle this: {type(error).__name__}")
+
+
+async def _send_response(response: aiohttp.ClientResponse, send: Send) -> None:
+    """Send MLflow's response, with the headers that are forwarded, to the client."""
+    headers = response.headers
+    head = [(name.encode(), headers[name].encode("latin-1")) for name in _RESPONSE_HEADERS if name in headers]
+    await send({"type": "http.response.start", "status": response.status, "headers": head})
+    async for piece in upstream.body(response):
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body"})
 
 
 def _check_token(runs: Archive, run: str, authorization: str) -> None:
