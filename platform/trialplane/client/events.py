@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trialplane.client.target import Observation, Target, unknown_run_error
 from trialplane.errors import TargetError
@@ -109,21 +109,34 @@ async def follow(target: Target, run: str) -> AsyncIterator[Event]:
     reported = _ReportedEvents(job)
     while True:
         # Read in a thread, because this waits for files or the network. Reading changes nothing, so it can be cancelled.
-        observed, attempts, alive, position = await asyncio.to_thread(_read_progress, target, run, reported.position)
-        for event in reported.new_events(observed, attempts, alive):
+        progress = await asyncio.to_thread(_read_progress, target, run, reported.position)
+        for event in reported.new_events(progress):
             yield event
-        reported.position = position
-        if not observed.is_active:
-            yield RunEnded(observed.status)
+        reported.position = progress.position
+        if not progress.observed.is_active:
+            yield RunEnded(progress.observed.status)
             return
         await asyncio.sleep(target.poll)
 
 
-def _read_progress(target: Target, run: str, after: int) -> tuple[Observation, list[Attempt], bool, int]:
-    """Return the state of a run, its attempts, whether its controller is running, and the position for the next call.
+class _Progress(NamedTuple):
+    """The state of a run, and its attempts since a position.
 
-    The attempts are the running ones, and those that ended after the position `after`. The state is read first, so that all
-    attempts of an inactive run are returned.
+    Attributes:
+        observed: State of the run.
+        attempts: Its attempts that run, and those that ended after the position.
+        is_alive: Whether its controller is running, so that an attempt without an end is not lost.
+        position: Position of the last attempt that ended.
+    """
+
+    observed: Observation
+    attempts: list[Attempt]
+    is_alive: bool
+    position: int
+
+
+def _read_progress(target: Target, run: str, after: int) -> _Progress:
+    """Read the state of a run, then its attempts since the position `after`, so that none of an inactive run is missed.
 
     Raises:
         RunNotFound: There is no such run.
@@ -133,12 +146,13 @@ def _read_progress(target: Target, run: str, after: int) -> tuple[Observation, l
     if observed is None:
         raise unknown_run_error(target, run)
     try:
-        attempts, alive = target.attempts(run, after)
+        attempts, is_alive = target.attempts(run, after)
     except TargetError:
         if not target.remote or not observed.is_active:
             raise
-        return observed, [], True, after  # the ledger is unavailable, which the status reports, and may answer later
-    return observed, attempts, alive, reading.newest_end_number(attempts, after)
+        # The ledger is unavailable, which the status reports, and may answer later.
+        return _Progress(observed, [], is_alive=True, position=after)
+    return _Progress(observed, attempts, is_alive, reading.newest_end_number(attempts, after))
 
 
 class _ReportedEvents:
@@ -154,19 +168,20 @@ class _ReportedEvents:
         self._state: RunState | None = None
         self._running_numbers: set[int] = set()  # ledger numbers of attempts that run
 
-    def new_events(self, observed: Observation, attempts: list[Attempt], alive: bool) -> Iterator[Event]:
+    def new_events(self, progress: _Progress) -> Iterator[Event]:
         """Yield the new events, in an order in which they can have happened."""
-        if observed.status.state is not self._state:
-            self._state = observed.status.state
-            yield RunChanged(observed.status)
-        for attempt in attempts:
+        status = progress.observed.status
+        if status.state is not self._state:
+            self._state = status.state
+            yield RunChanged(status)
+        for attempt in progress.attempts:
             if attempt.request.number not in self._running_numbers:
                 self._running_numbers.add(attempt.request.number)
                 yield TrialStarted(attempt.request.trial, attempt.request.attempt, attempt.request.params)
-        ended_attempts = [attempt for attempt in attempts if attempt.end_number is not None]
+        ended_attempts = [attempt for attempt in progress.attempts if attempt.end_number is not None]
         for attempt in sorted(ended_attempts, key=lambda attempt: attempt.end_number or 0):  # in the order of their ends
             self._running_numbers.discard(attempt.request.number)
-            row = reading.row(self._job, attempt, alive)
+            row = reading.row(self._job, attempt, progress.is_alive)
             yield TrialEnded(row) if row.state.is_ended else TrialInterrupted(row)
 
 
@@ -177,27 +192,40 @@ def history(target: Target, run: str) -> list[Moment]:
     ledger yet, and of one that never started or was lost.
     """
     job = target.job(run)
-    observed, attempts, alive, _ = _read_progress(target, run, 0)
-    changes, status = target.changes(run), observed.status
+    progress = _read_progress(target, run, 0)
+    changes, status = target.changes(run), progress.observed.status
     moments = [Moment(change.at, change.description, change.by) for change in changes]
     if not changes and status.created:  # else the submission is the first change
         moments.append(Moment(status.created, "submitted"))
-    for attempt in attempts:
-        attempt_text = f", attempt {attempt.request.attempt}," if attempt.request.attempt > 1 else ""
-        title = f"{job.noun} {attempt.request.trial}{attempt_text}"
-        if attempt.outcome is None:
-            moments.append(Moment(None, f"{title} runs" if alive else f"{title} was lost with its controller"))
-            continue
-        row = reading.row(job, attempt, alive)
-        failure = f" ({row.failure})" if row.failure not in (None, FailureClass.STOPPED) else ""  # its message says stopped
-        values = zip(job.objectives, row.values, strict=False)  # an attempt without a result has no values
-        value_texts = [f"{objective.metric}={value:.5g}" for objective, value in values]
-        result = " ".join([f"{row.state.value.lower()}{failure}", *value_texts])
-        message = row.message.strip().partition("\n")[0]
-        moments.append(Moment(attempt.outcome.started or None, f"{title} started"))
-        moments.append(Moment(attempt.outcome.ended or None, f"{title} {result}" + (f": {message}" if message else "")))
-    if not observed.is_active and status.ended:
-        moments.append(
-            Moment(status.ended, f"{status.state.value.lower()}" + (f": {status.reason}" if status.reason else ""))
-        )
+    for attempt in progress.attempts:
+        moments += _attempt_moments(job, attempt, is_alive=progress.is_alive)
+    if not progress.observed.is_active and status.ended:
+        reason = f": {status.reason}" if status.reason else ""
+        moments.append(Moment(status.ended, f"{status.state.value.lower()}{reason}"))
     return sorted(moments, key=lambda moment: float("inf") if moment.at is None else moment.at)
+
+
+def _attempt_moments(job: Job, attempt: Attempt, *, is_alive: bool) -> list[Moment]:
+    """Return the start and the end of an attempt; without an end, that it runs or was lost.
+
+    Args:
+        job: Job of the run.
+        attempt: The attempt.
+        is_alive: Whether the run's controller is running.
+    """
+    request, outcome = attempt.request, attempt.outcome
+    attempt_text = f", attempt {request.attempt}," if request.attempt > 1 else ""
+    title = f"{job.noun} {request.trial}{attempt_text}"
+    if outcome is None:
+        return [Moment(None, f"{title} runs" if is_alive else f"{title} was lost with its controller")]
+    row = reading.row(job, attempt, is_alive)
+    failure = f" ({row.failure})" if row.failure not in (None, FailureClass.STOPPED) else ""  # its message says stopped
+    values = zip(job.objectives, row.values, strict=False)  # an attempt without a result has no values
+    value_texts = [f"{objective.metric}={value:.5g}" for objective, value in values]
+    result = " ".join([f"{row.state.value.lower()}{failure}", *value_texts])
+    first_line = row.message.strip().partition("\n")[0]
+    message = f": {first_line}" if first_line else ""
+    return [
+        Moment(outcome.started or None, f"{title} started"),
+        Moment(outcome.ended or None, f"{title} {result}{message}"),
+    ]

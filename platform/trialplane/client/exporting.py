@@ -16,6 +16,7 @@ import sys
 import tempfile
 import urllib.parse
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -129,15 +130,7 @@ def export(target: Target, run: str, url: str) -> None:
     _check_folder(url)
     job = target.job(run)
     line, _ = changes_line(target, run, job, Position())
-    process = subprocess.run(
-        COMMAND,
-        input=study_order_line(run, job, url=url) + line,
-        env=process_environ(),
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
+    process = _run(COMMAND, study_order_line(run, job, url=url) + line, process_environ())
     if process.returncode == errors.EXIT_BAD_INPUT:
         raise InputError(process.stderr.strip())
     if process.returncode == errors.EXIT_PLATFORM:
@@ -167,6 +160,25 @@ def export_to_mlflow(target: Target, run: str, uri: str, report: str = "") -> No
             "there. For a file, write mlflow:sqlite:///mlflow.db"
         )
     _check_folder(uri)
+    order = _mlflow_order(target, run)
+    with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
+        files = RunPaths.of(Path(scratch), run)
+        files.root.mkdir(parents=True)
+        files.job.write_text(target.job(run).model_dump_json(), encoding="utf-8")
+        files.submission.write_text(json.dumps(dict(target.submission(run))), encoding="utf-8")
+        if report:
+            files.report.write_text(report, encoding="utf-8")
+        process = _run(
+            (sys.executable, "-P", "-m", "trialplane.exporter", str(files.root)),
+            f"{records.to_json(order)}\n",
+            {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", env.MLFLOW_TRACKING_URI: uri},
+        )
+    if process.returncode:
+        raise TargetError(f"{run} was not exported: {_last_line(process)}")
+
+
+def _mlflow_order(target: Target, run: str) -> Order:
+    """Return the order to export a run to an MLflow, with all of its records."""
     ledger_attempts, is_alive = target.attempts(run, 0)
     reports = target.curves(run)  # read last, so that an ended attempt has all of its reports
     observed = target.observe(run)
@@ -176,25 +188,20 @@ def export_to_mlflow(target: Target, run: str, uri: str, report: str = "") -> No
         end = End(status.state, status.reason, status.ended or status.updated)
     # Optuna's view of an attempt is left out ("{}"), because MLflow gets only results.
     stored = tuple(StoredAttempt(attempt.request, attempt.outcome, attempt.end_number, "{}") for attempt in ledger_attempts)
-    export_order = Order(copy=Copy(stored, tuple(reports)), end=end)
-    with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
-        files = RunPaths.of(Path(scratch), run)
-        files.root.mkdir(parents=True)
-        files.job.write_text(target.job(run).model_dump_json(), encoding="utf-8")
-        files.submission.write_text(json.dumps(dict(target.submission(run))), encoding="utf-8")
-        if report:
-            files.report.write_text(report, encoding="utf-8")
-        process = subprocess.run(
-            [sys.executable, "-P", "-m", "trialplane.exporter", str(files.root)],
-            input=f"{records.to_json(export_order)}\n",
-            env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", env.MLFLOW_TRACKING_URI: uri},
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-        )
-    if process.returncode:
-        raise TargetError(f"{run} was not exported: {_last_line(process)}")
+    return Order(copy=Copy(stored, tuple(reports)), end=end)
+
+
+def _run(command: Sequence[str], text: str, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a process to its end, and return it with its output.
+
+    Args:
+        command: Command line.
+        text: Text for its standard input.
+        variables: All of its environment variables.
+    """
+    return subprocess.run(
+        command, input=text, env=variables, capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
 
 
 def _last_line(process: subprocess.CompletedProcess[str]) -> str:
@@ -222,15 +229,8 @@ def register(registration: Registration, uri: str, token: str = "") -> str:
         variables |= {env.MLFLOW_TOKEN: token, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         for name in _OTHER_CREDENTIALS:
             inherited.pop(name, None)
-    process = subprocess.run(
-        [sys.executable, "-P", "-m", "trialplane.exporter.registration"],
-        input=records.to_json(registration),
-        env={**inherited, **variables},
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
+    command = (sys.executable, "-P", "-m", "trialplane.exporter.registration")
+    process = _run(command, records.to_json(registration), {**inherited, **variables})
     if process.returncode == errors.EXIT_BAD_INPUT:
         raise InputError(f"nothing was registered: {_last_line(process)}")
     if process.returncode:
@@ -269,13 +269,18 @@ def read_study(target: Target, run: str) -> optuna.Study:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             stored = optuna.storages.RDBStorage(url)
             try:
-                loaded = optuna.load_study(study_name=run, storage=stored)
-                # A copy in memory, because the file of the loaded study is removed.
-                study = optuna.create_study(study_name=run, directions=loaded.directions)
-                study.set_metric_names(loaded.metric_names or [])
-                for name, value in loaded.user_attrs.items():
-                    study.set_user_attr(name, value)
-                study.add_trials(loaded.get_trials(deepcopy=False))
+                return _copy_to_memory(optuna.load_study(study_name=run, storage=stored))
             finally:
                 stored.engine.dispose()
+
+
+def _copy_to_memory(loaded: optuna.Study) -> optuna.Study:
+    """Return a copy in memory of a loaded study, whose file is removed."""
+    import optuna  # as in `read_study`
+
+    study = optuna.create_study(study_name=loaded.study_name, directions=loaded.directions)
+    study.set_metric_names(loaded.metric_names or [])
+    for name, value in loaded.user_attrs.items():
+        study.set_user_attr(name, value)
+    study.add_trials(loaded.get_trials(deepcopy=False))
     return study

@@ -61,22 +61,26 @@ class FunctionJob:
             space: Searched parameters, by name.
             params: Names of fixed parameters.
         """
-        for field, names in (("space", space), ("params", params)):
-            for name in names:
-                if not self.is_open and name not in self.arguments:
-                    hint = errors.nearest(name, self.arguments) or "it has no arguments"
-                    yield Issue((field, name), f"the function has no such argument; {hint}", f"submit({field}=…)")
+        if not self.is_open:
+            for field, names in (("space", space), ("params", params)):
+                for name in names:
+                    if name not in self.arguments:
+                        hint = errors.nearest(name, self.arguments) or "it has no arguments"
+                        yield Issue((field, name), f"the function has no such argument; {hint}", f"submit({field}=…)")
         for name in self.required:
-            default_advice = f"write a default for it: {name}=…"
-            parameter = space.get(name)
-            if isinstance(parameter, Mapping) and parameter.get("when"):
-                reason = f"has no value where its condition does not hold; {default_advice}"
-                yield Issue(("space", name, "when"), reason, "submit(space=…)")
-            if name not in space and name not in params:
-                advice = f"put it into space or params, or {default_advice}"
+            if name in space:
+                yield from self._condition_issues(name, space[name])
+            elif name not in params:
+                advice = f"put it into space or params, or write a default for it: {name}=…"
                 if name == TRIAL:
                     advice = "an objective of Optuna has it alone; read the others in its body, from trialplane.params()"
                 yield Issue((name,), f"this argument has no value; {advice}", "submit(…)")
+
+    def _condition_issues(self, name: str, parameter: Any) -> Iterator[Issue]:
+        """Yield an issue if an argument without a default is a searched parameter that has a condition."""
+        if isinstance(parameter, Mapping) and parameter.get("when"):
+            reason = f"has no value where its condition does not hold; write a default for it: {name}=…"
+            yield Issue(("space", name, "when"), reason, "submit(space=…)")
 
 
 def function_job(function: Function, params: Collection[str]) -> FunctionJob:
@@ -98,14 +102,12 @@ def function_job(function: Function, params: Collection[str]) -> FunctionJob:
     module = source.module_of(inner)
     if list(inspect.signature(function).parameters) == [TRIAL]:
         return _optuna_job(inner, module, params)
-    signature = dict(inspect.signature(function).parameters)
-    takes_context = signature.pop(CONTEXT, None) is not None
-    has_keywords = any(argument.kind is argument.VAR_KEYWORD for argument in signature.values())
-    arguments = {
-        name: argument
-        for name, argument in signature.items()
-        if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)
-    }
+    arguments = dict(inspect.signature(function).parameters)
+    takes_context = arguments.pop(CONTEXT, None) is not None
+    keywords = [name for name, argument in arguments.items() if argument.kind is argument.VAR_KEYWORD]  # `**name`
+    for name in keywords:
+        del arguments[name]
+    has_keywords = bool(keywords)
     defaults = {name: argument.default for name, argument in arguments.items() if _is_json(argument.default)}
     # A parameter of `params` is declared without a value. Its value arrives like that of a flag, and is checked like it.
     job = _job_fields("train:run", {**defaults, **dict.fromkeys(params)})

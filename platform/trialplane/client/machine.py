@@ -64,6 +64,13 @@ class Machine:
             home: Home folder of the platform.
             job: Job of the run; None to check only the requirements of all runs.
         """
+        issues = self._platform_issues(home)
+        if job is None:
+            return issues, []
+        return [*issues, *self._gpu_issues(job), *_price_issues(job)], self._warnings(job)
+
+    def _platform_issues(self, home: Path) -> list[Issue]:
+        """Return issues that prevent any run on this machine; `home` is the home folder of the platform."""
         issues: list[Issue] = []
         if not hasattr(os, "pidfd_open"):
             message = (
@@ -81,9 +88,7 @@ class Machine:
                 f"make room, or set {env.HOME} to a folder on another disk"
             )
             issues.append(Issue((env.HOME,), message, str(home)))
-        if job is None:
-            return issues, []
-        return [*issues, *self._gpu_issues(job), *_price_issues(job)], self._warnings(job)
+        return issues
 
     def _gpu_issues(self, job: Job) -> list[Issue]:
         """Return at most one issue, about GPUs that the job requests and this machine lacks.
@@ -91,25 +96,38 @@ class Machine:
         The checks go from one pod to the whole job: a pod needs too many, the nodes of one trial together do, or all trials
         and other roles that run at the same time do.
         """
+        issues = (self._pod_gpu_issue(job), self._node_gpu_issue(job), self._total_gpu_issue(job))
+        return [issue for issue in issues if issue is not None][:1]
+
+    def _pod_gpu_issue(self, job: Job) -> Issue | None:
+        """Return an issue if one pod of a role needs more GPUs than this machine has."""
         for role in job.roles():
-            if role.resources.gpu_count > self.gpus:  # of each pod
+            if role.resources.gpu_count > self.gpus:
                 own_gpus = f"has {self.gpus}" if self.gpus else "has none"
                 advice = job.gpu_advice(role.field, self.gpus)
                 message = f"{role.title} requests {role.resources.gpus}, and this machine {own_gpus}; {advice}"
-                return [Issue((role.field, "gpus"), message)]
+                return Issue((role.field, "gpus"), message)
+        return None
+
+    def _node_gpu_issue(self, job: Job) -> Issue | None:
+        """Return an issue if all nodes of one trial together need more GPUs than this machine has."""
+        first = job.roles()[0]
+        if first.resources.gpu_count * first.nodes <= self.gpus:
+            return None
+        message = (
+            f"{first.nodes} nodes with {errors.counted(first.resources.gpus, 'GPU')} each do not fit this machine, "
+            f"which has {self.gpus} and would run all nodes; --set nodes={self.gpus // first.resources.gpus}"
+        )
+        return Issue(("nodes",), message)
+
+    def _total_gpu_issue(self, job: Job) -> Issue | None:
+        """Return an issue if all pods that run at the same time need more GPUs than this machine has."""
         first, *others = job.roles()  # the number of replicas of the first role can be reduced
-        gpus_of_trial = first.resources.gpu_count * first.nodes
-        if gpus_of_trial > self.gpus:
-            message = (
-                f"{first.nodes} nodes with {errors.counted(first.resources.gpus, 'GPU')} each do not fit this machine, "
-                f"which has {self.gpus} and would run all nodes; --set nodes={self.gpus // first.resources.gpus}"
-            )
-            return [Issue(("nodes",), message)]
         free_gpus = self.gpus - sum(role.resources.gpus_for(role.pods) for role in others)
         if first.resources.gpus_for(first.pods) <= free_gpus:
-            return []
+            return None
         possible_replicas = 0  # of the first role, in the GPUs that the others leave free
-        if gpus_of_trial:
+        if first.resources.gpu_count:
             possible_replicas = first.resources.most_trials(max(0, free_gpus)) // first.nodes
         required = " and ".join(_request_text(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
         advice = f"{job.width_option} {possible_replicas}" if possible_replicas else job.gpu_advice(first.field, 0)
@@ -117,7 +135,7 @@ class Machine:
         message = (
             f"{required} do not fit this machine, which has {self.gpus}, enough for {possible_replicas}{suffix}; {advice}"
         )
-        return [Issue((job.width_field,), message)]
+        return Issue((job.width_field,), message)
 
     def _warnings(self, job: Job) -> list[str]:
         """Return warnings about resources that the job requests beyond those of this machine, or does not use."""
@@ -126,10 +144,12 @@ class Machine:
         if job.is_for_gpus and self.gpus and not any(role.resources.gpus for role in roles):
             gpus = "GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
             warnings.append(f"the training runs on CPUs and does not use this machine's {gpus}; --gpus {self.gpus} does")
-        if sum(role.resources.cpus * role.pods for role in roles) > self.cores:
+        required_cpus = sum(role.resources.cpus * role.pods for role in roles)
+        if required_cpus > self.cores:
             required = " and ".join(_request_text(role, role.resources.cores) for role in roles)
             warnings.append(f"{required}: this machine has {errors.counted(self.cores, 'core')}, so they will be slower")
-        if self.memory is not None and sum(role.resources.memory_bytes * role.pods for role in roles) > self.memory:
+        required_memory = sum(role.resources.memory_bytes * role.pods for role in roles)
+        if self.memory is not None and required_memory > self.memory:
             required = " and ".join(_request_text(role, role.resources.memory) for role in roles)
             warnings.append(f"{required}: that is more than this machine's {self.memory / 2**30:.0f} GiB")
         return warnings

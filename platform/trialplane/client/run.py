@@ -61,8 +61,8 @@ def submit(to_target: Target, plan: Plan) -> SubmissionOutcome:
     if existing is None or differences is None:  # there is no such run, or its submission is incomplete
         to_target.apply(plan)
         return SubmissionOutcome.NEW
-    may_have_trials = bool(existing.is_active or existing.status.ended_trials or to_target.rows(name))
-    if not may_have_trials:  # it has ended before its first one
+    has_ended_without_trials = not (existing.is_active or existing.status.ended_trials or to_target.rows(name))
+    if has_ended_without_trials:
         to_target.remove(name, forget=True)
         to_target.apply(plan)
         return SubmissionOutcome.REPLACED
@@ -70,15 +70,24 @@ def submit(to_target: Target, plan: Plan) -> SubmissionOutcome:
         raise RunExists(changing.refusal(name, differences))
     if existing.is_active:
         return SubmissionOutcome.RUNNING
-    state = existing.status.state
+    return _continue(RunHandle(name, to_target), existing.status.state)
+
+
+def _continue(run: RunHandle, state: RunState) -> SubmissionOutcome:
+    """Resume an inactive run in this state, unless it has succeeded.
+
+    Raises:
+        RunExists: It failed or was cancelled.
+    """
     if state is RunState.SUCCEEDED:
         return SubmissionOutcome.FINISHED
     if state.is_ended:
         how_ended = "failed" if state is RunState.FAILED else "was cancelled"
         raise RunExists(
-            f"the run {name} {how_ended}; `platform resume {name}` continues it, {changing.other_name_advice(name)}"
+            f"the run {run.name} {how_ended}; `platform resume {run.name}` continues it, "
+            f"{changing.other_name_advice(run.name)}"
         )
-    RunHandle(name, to_target).resume()
+    run.resume()
     return SubmissionOutcome.RESUMED
 
 
