@@ -106,6 +106,11 @@ def examine(name: TargetName, job: Job, patience: float) -> Iterator[AreaFinding
         yield AreaFinding(CLUSTER, finding)
         if finding.verdict is Verdict.FAIL and finding.check == doctor_verdicts.SERVER:
             return
+    yield from _run_checks(cluster, job, patience)
+
+
+def _run_checks(cluster: Cluster, job: Job, patience: float) -> Iterator[AreaFinding]:
+    """Yield the findings about the chart and a trial's pod; the arguments are those of `examine`."""
     try:
         site = Objects(cluster).site
     except TrialplaneError as error:

@@ -6,6 +6,8 @@ It is always deleted afterwards. If this process is killed before that, the pod 
 from __future__ import annotations
 
 import base64
+import contextlib
+import math
 import secrets
 import time
 import urllib.parse
@@ -17,7 +19,6 @@ from trialplane.errors import TrialplaneError
 from trialplane.job.kinds import Job
 from trialplane.kube import kinds, preflight, waiting
 from trialplane.kube.cluster import Cluster
-from trialplane.kube.kinds import ObjectKind
 from trialplane.plan import network, pods, raycluster
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
@@ -94,27 +95,22 @@ def probe(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator
         advice = "ask a user who may read the Secret of the ledger's database to run this"
         yield findings.warned("no way to PostgreSQL", "its address cannot be found, so it was not tried", advice)
     pod = manifest(plan, site, arguments(plan, site, database))
-    name = pod["metadata"]["name"]
     # Like a run, the pod needs network policies, because the namespace denies all traffic that no policy allows.
     policies = network.policies(raycluster.raycluster(plan, site), site)
-    manifests = [*((kinds.NETWORK_POLICY, policy) for policy in policies), (kinds.POD, pod)]
-    created: list[tuple[ObjectKind, str]] = []
-    try:
+    with contextlib.ExitStack() as created:  # deletes the objects, the newest first
         try:
-            for kind, object_manifest in manifests:
+            for kind, object_manifest in [*((kinds.NETWORK_POLICY, policy) for policy in policies), (kinds.POD, pod)]:
                 cluster.create(kind, object_manifest)
-                created.append((kind, object_manifest["metadata"]["name"]))
+                created.callback(cluster.delete, kind, object_manifest["metadata"]["name"], now=True)
         except TrialplaneError as error:
             advice = "a run's trials would be refused in the same way; see the message"
             yield findings.failed("trial pod", f"it cannot be created: {error}", advice)
             return
+        name = pod["metadata"]["name"]
         try:
             yield from _pod_findings(cluster, name, patience)
         except TrialplaneError as error:
             yield findings.failed("trial pod", f"{name}: {error}", "see the message")
-    finally:
-        for kind, created_name in reversed(created):
-            cluster.delete(kind, created_name, now=True)
 
 
 def parse_finding(line: str) -> Finding | None:
@@ -177,7 +173,7 @@ def _wait_for_start(cluster: Cluster, name: str, patience: float) -> Finding:
     `_STUCK` seconds: such a reason may disappear in a moment.
     """
     begin = time.monotonic()
-    stuck_since: float | None = None
+    stuck_since = math.inf
     while True:
         pod = cluster.read(kinds.POD, name)
         if pod is None:
@@ -187,12 +183,9 @@ def _wait_for_start(cluster: Cluster, name: str, patience: float) -> Finding:
             return findings.passed("trial pod", f"started on {node} after {time.monotonic() - begin:.0f} s")
         now = time.monotonic()
         wait = waiting.pod_wait(pod, cluster.list(kinds.EVENT, fields=f"involvedObject.name={name}"))
-        if wait is None or not wait.stuck:
-            stuck_since = None
-        elif stuck_since is None:
-            stuck_since = now
-        is_stuck = stuck_since is not None and now - stuck_since > min(_STUCK, patience)
-        if is_stuck or now - begin > patience:
+        is_stuck = wait is not None and wait.stuck
+        stuck_since = min(stuck_since, now) if is_stuck else math.inf
+        if now - stuck_since > min(_STUCK, patience) or now - begin > patience:
             text = wait.text if wait is not None else "does not start"
             advice = "a run's trials would wait for the same; if nodes or images only take long: --wait 600"
             return findings.failed("trial pod", f"it {text}", advice)

@@ -254,7 +254,7 @@ def _reports(target: Target, run: str) -> list[ReportRow] | None:
     mark, value_count = 0, 0
     while page := target.curves(run, mark, _PAGE):
         mark = page[-1].mark
-        new_reports = list(system_metrics.without_samples(page))
+        new_reports = system_metrics.without_samples(page)
         reports += new_reports
         value_count += sum(len(report.metrics) for report in new_reports)
         if len(reports) > MAX_REPORTS or value_count > MAX_VALUES:

@@ -23,7 +23,7 @@ from trialplane.pages.columns import Column
 from trialplane.pages.content import PageContext, RunRecord
 from trialplane.pages.importances import Importances
 from trialplane.wire import escapes, rows, system_metrics
-from trialplane.wire.records import ReportRow, TrialRow
+from trialplane.wire.records import ReportRow, RunStatus, TrialRow
 
 PATH = "/-/report"  # no path of MLflow or optuna-dashboard begins with this
 DATA = f"{PATH}/data"
@@ -55,7 +55,8 @@ class StudyPage:
         self._last_importances = Importances([], "")
         self._next_importances = 0.0  # number of ended trials from which importances are computed again
         self._version, self._next_read = 0, 0.0
-        self._status: Any = None
+        self._status: RunStatus | None = None
+        self._importances_seconds = 0.0  # processor time of all importances so far
         self._content: content.Content | None = None
         self._previous_columns: list[Column] = []  # of the version before
         self._lock = threading.Lock()
@@ -120,38 +121,44 @@ class StudyPage:
         """Read what is new in the run, compute the content again if there is anything new, and return it."""
         if self._content is not None and time.monotonic() < self._next_read:
             return self._content
-        start = time.thread_time()  # processor time of this thread
-        importances_seconds = 0.0
+        start, importances_before = time.thread_time(), self._importances_seconds  # processor time of this thread
+        if self._read_changes() or self._content is None:
+            self._content = self._new_content()
+        # A pause in proportion to the processor time limits this method to MAX_SHARE of a core. Waiting does not count, as
+        # the page would be behind for long on a busy machine, or through a gateway. Nor do importances: they are rare, and
+        # the first ones import Optuna.
+        busy_seconds = time.thread_time() - start - (self._importances_seconds - importances_before)
+        self._next_read = time.monotonic() + max(MIN_PAUSE, busy_seconds * (1 / MAX_SHARE - 1))
+        return self._content
+
+    def _read_changes(self) -> bool:
+        """Read the status, the attempts and the reports of the run, and return whether any of them has changed."""
         target, name = self._handle.target, self._handle.name
         status = self._handle.status()
         ledger_attempts, alive = target.attempts(name, self._end)
         # Reports are read last, so that an ended attempt has all of its reports.
         reports_read = target.curves(name, self._mark)
+        self._mark = reports_read[-1].mark if reports_read else self._mark
         reports = system_metrics.without_samples(reports_read)
         rows_read = {attempt.request.number: reading.row(self._job, attempt, alive) for attempt in ledger_attempts}
         new_rows = {number: row for number, row in rows_read.items() if self._attempts.get(number) != row}
-        self._mark = reports_read[-1].mark if reports_read else self._mark
-        if new_rows or reports or self._content is None or status != self._status:
-            self._job = self._handle.job  # its number of trials may have changed
-            self._attempts |= new_rows
-            self._reports += reports
-            self._end = reading.newest_end_number(ledger_attempts, self._end)
-            self._status = status
-            record = RunRecord(self._job, status, [self._attempts[n] for n in sorted(self._attempts)], self._reports)
-            importances_start = time.thread_time()
-            importances_now = self._importances(record)
-            importances_seconds = time.thread_time() - importances_start
-            facts, columns = content.content(record, self._page_context(), importances_now)
-            self._previous_columns = self._content[1] if self._content is not None else []
-            self._version += 1
-            live_facts = {"version": self._version, "mlflow": START, "server": self._server, "logs": LOG}
-            self._content = {**facts, **live_facts}, columns
-        # A pause in proportion to the processor time limits this method to MAX_SHARE of a core. Waiting does not count, as
-        # the page would be behind for long on a busy machine, or through a gateway. Nor do importances: they are rare, and
-        # the first ones import Optuna.
-        busy_seconds = time.thread_time() - start - importances_seconds
-        self._next_read = time.monotonic() + max(MIN_PAUSE, busy_seconds * (1 / MAX_SHARE - 1))
-        return self._content
+        has_changed = bool(new_rows or reports) or status != self._status
+        self._attempts |= new_rows
+        self._reports += reports
+        self._end = reading.newest_end_number(ledger_attempts, self._end)
+        self._status = status
+        return has_changed
+
+    def _new_content(self) -> content.Content:
+        """Compute the content from everything that was read so far."""
+        assert self._status is not None, "the run was read before"
+        self._job = self._handle.job  # its number of trials may have changed
+        record = RunRecord(self._job, self._status, [self._attempts[n] for n in sorted(self._attempts)], self._reports)
+        facts, columns = content.content(record, self._page_context(), self._importances(record))
+        self._previous_columns = self._content[1] if self._content is not None else []
+        self._version += 1
+        live_facts = {"version": self._version, "mlflow": START, "server": self._server, "logs": LOG}
+        return {**facts, **live_facts}, columns
 
     def _importances(self, record: RunRecord) -> Importances:
         """Return the importances, which are computed again if there are a tenth more ended trials than before."""
@@ -159,7 +166,9 @@ class StudyPage:
         ended = sum(row.ended is not None for row in trials)
         if ended >= self._next_importances:
             self._next_importances = _GROWTH * (ended + 1)
+            start = time.thread_time()
             self._last_importances = importances.importances(record.job, trials)
+            self._importances_seconds += time.thread_time() - start
         return self._last_importances
 
 

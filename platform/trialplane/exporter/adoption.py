@@ -14,6 +14,7 @@ import urllib.parse
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
@@ -89,21 +90,35 @@ def read(store: Path) -> list[Adopted]:
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = {run.info.run_id: run for run in client.search_runs(experiments, max_results=_MAX_RUNS)}
     parents = {run_id: run.data.tags.get(labels.PARENT, "") for run_id, run in runs.items()}
-    adopted_runs: list[Adopted] = []
-    for run_id, run in runs.items():
-        parent = parents[run_id] if parents[run_id] in runs else ""  # a script may name any run as the parent
-        batch = Batch()
-        batch.add_params(run.data.params)
-        batch.add_tags({key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")})
-        for name in run.data.metrics:
-            batch.metrics += client.get_metric_history(run_id, name)
-        batch.artifacts += _artifacts(store, run.info.artifact_uri)
-        if parent:
-            batch.add_tags({_NAME: run.data.tags.get(_NAME, "")})
-            batch.status = run.info.status if run.info.status in ENDED else "KILLED"
-            batch.end = run.info.end_time
-        adopted_runs.append(Adopted(run_id, parent, run.info.start_time, batch))
+    adopted_runs = [
+        # A script may name any run as the parent.
+        _adopted_run(store, client, run, parents[run_id] if parents[run_id] in runs else "")
+        for run_id, run in runs.items()
+    ]
     return sorted(adopted_runs, key=lambda adopted_run: _depth(adopted_run.run_id, parents))
+
+
+def _adopted_run(store: Path, client: MlflowClient, run: Run, parent: str) -> Adopted:
+    """Return a run of a trial's store with its entries.
+
+    Args:
+        store: File of the store.
+        client: Client of the store.
+        run: Run in the store.
+        parent: Id of its parent in the store; "" for none.
+    """
+    run_id = run.info.run_id
+    batch = Batch()
+    batch.add_params(run.data.params)
+    batch.add_tags({key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")})
+    for name in run.data.metrics:
+        batch.metrics += client.get_metric_history(run_id, name)
+    batch.artifacts += _artifacts(store, run.info.artifact_uri)
+    if parent:
+        batch.add_tags({_NAME: run.data.tags.get(_NAME, "")})
+        batch.status = run.info.status if run.info.status in ENDED else "KILLED"
+        batch.end = run.info.end_time
+    return Adopted(run_id, parent, run.info.start_time, batch)
 
 
 def _artifacts(store: Path, uri: str) -> list[Artifact]:

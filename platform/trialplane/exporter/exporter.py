@@ -22,7 +22,7 @@ import dataclasses
 import json
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from trialplane.ledger.attempts import Attempt
 from trialplane.wire import labels, paths, records
 from trialplane.wire.exports import End, Progress
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import ReportRow, TrialOutcome, TrialRequest
+from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import RunState, TrialState
 
 _SEARCH_INTERVAL = 0.2  # seconds between two searches for runs that trials have created
@@ -209,28 +209,32 @@ class Exporter:
             self._experiment = experiment.experiment_id if experiment else self._create_experiment()
         batch = projection.parent_start(self._job, self._submission)
         parents = self._parents()
-        if not parents:
-            submitted = float(self._submission.get("submitted", 0.0))
-            tags = {**batch.tags, labels.SUBMITTED: labels.moment(submitted), **self._identity}
-            tags[labels.STATE] = RunState.RUNNING.value
-            self.client.create_run(self._experiment, milliseconds(submitted), tags, self._run_paths.root.name)
+        if parents:
+            self._earlier_runs = None
+        else:
+            self._create_parent(batch.tags)
             parents = self._parents()  # not only the new one: another exporter may have created one at the same time
             self._earlier_runs = {}  # no exporter has created any run yet
-        else:
-            self._earlier_runs = None
         parent = parents[0]
         self._is_first = not any(labels.EXPORTER in other.data.tags for other in parents)
         self._restore_position(_position(parent.data.tags.get(labels.EXPORTED, "")))
+        page = self._run_paths.report
         batch.add_tags({labels.EXPORTER: self._id})
+        batch.add_tags(projection.page_tag(self._run_paths.root.name, is_stored=page.exists()))
         if self._end is None:
             batch.add_tags({labels.STATE: RunState.RUNNING.value})
             batch.status = "RUNNING"
-        page = self._run_paths.report
-        batch.add_tags(projection.page_tag(self._run_paths.root.name, is_stored=page.exists()))
         self.sender.send(parent.info.run_id, batch)
         files = [self._run_paths.job, page] if page.exists() else [self._run_paths.job]
         self.files.add([(parent.info.run_id, Artifact("", str(file))) for file in files])
         self._parent = parent.info.run_id  # set last, so that everything above is repeated if any of it fails
+
+    def _create_parent(self, start_tags: Mapping[str, str]) -> None:
+        """Create the parent run, with the tags of its start and those by which it is found."""
+        submitted = float(self._submission.get("submitted", 0.0))
+        tags = {**start_tags, labels.SUBMITTED: labels.moment(submitted), **self._identity}
+        tags[labels.STATE] = RunState.RUNNING.value
+        self.client.create_run(self._experiment, milliseconds(submitted), tags, self._run_paths.root.name)
 
     def _parents(self) -> list[Any]:
         """Return the parent runs, the one that is used first.
@@ -282,16 +286,13 @@ class Exporter:
         previous_mark, has_more = self._position.reports, True
         while has_more:
             page = self._source.reports(self._position.reports)
-            by_attempt: dict[int, list[ReportRow]] = {}
+            batches: dict[int, Batch] = {}  # by number of the attempt
             for row in page.rows:
-                by_attempt.setdefault(row.number, []).append(row)
-            for number, rows in by_attempt.items():
+                batches.setdefault(row.number, Batch()).add_metrics(row.metrics, row.time, row.step)
+            for number, batch in batches.items():
                 with _log_and_skip(f"reports of attempt {number} are left out of MLflow"):
                     # Most attempts begin a series, so their number names it. Others must be read from the ledger.
                     run_id = self._runs.get(number) or self._ensure_run(self._source.attempt(number))
-                    batch = Batch()
-                    for row in rows:
-                        batch.add_metrics(row.metrics, row.time, row.step)
                     self.sender.send(run_id, batch)
             if page.rows:
                 self._position = dataclasses.replace(self._position, reports=page.rows[-1].mark)
@@ -310,9 +311,9 @@ class Exporter:
             best = self._position.ends.best
             trials = self._position.ends.trials + self._change_of_ended_trials(attempt)
             with _log_and_skip(f"the end of attempt {attempt.request.number} is left out of MLflow"):
-                new_best = projection.new_best(self._job, best, attempt)
-                if new_best is not None:
-                    if best is None or best.trial != new_best.trial:
+                if (new_best := projection.new_best(self._job, best, attempt)) is not None:
+                    is_other_trial = best is None or best.trial != new_best.trial
+                    if is_other_trial:  # and not a later segment of the best one
                         parent_batch.add(projection.improvement(self._job, new_best, attempt, trials))
                     best = new_best
                 self._finish_attempt(attempt)
@@ -377,10 +378,11 @@ class Exporter:
         if series not in self._runs:
             first = self._first_attempt(attempt)
             batch = self._attempt_start(first)
-            run_id, is_by_trial = self._find_run(series)
-            if is_by_trial:
-                batch.add_tags({labels.OWN: labels.TAKEN})
+            run_id = self._find_run(series)
             if run_id:
+                is_by_trial = run_id == self._trial_runs.get(series)
+                if is_by_trial:
+                    batch.add_tags({labels.OWN: labels.TAKEN})
                 self.sender.send(run_id, batch)
             else:
                 run_id = self._create_run(first, batch)
@@ -447,20 +449,17 @@ class Exporter:
             self.sender.send(run_id, batch)
         return run_id
 
-    def _find_run(self, series: int) -> tuple[str, bool]:
-        """Find the run of a series in MLflow.
+    def _find_run(self, series: int) -> str:
+        """Return the id of the run of a series in MLflow, created by an earlier exporter or the trial; "" if there is none.
 
         Runs of earlier exporters are searched once. Trials create runs at any time, so these are searched repeatedly.
-
-        Returns:
-            Id of the run, or "" if there is none; and whether the trial's process has created it.
         """
         if self._earlier_runs is None or time.monotonic() > self._last_search + _SEARCH_INTERVAL:
             self._search_runs()
         assert self._earlier_runs is not None
         if series in self._earlier_runs:
-            return self._earlier_runs.pop(series), False
-        return self._trial_runs.get(series, ""), series in self._trial_runs
+            return self._earlier_runs.pop(series)
+        return self._trial_runs.get(series, "")
 
     def _search_runs(self) -> None:
         """Search runs that trials have created, and if `_earlier_runs` is None also those of earlier exporters."""

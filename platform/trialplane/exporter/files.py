@@ -15,7 +15,7 @@ import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.exporter.batch import Artifact, describe, is_refusal, write_log
@@ -42,6 +42,18 @@ class _Waiting:
     tries: int = 0
 
 
+class _Mark(NamedTuple):
+    """A mark among the files that are added: it comes after all files of the attempts up to an end.
+
+    Attributes:
+        file_count: Number of files that had been added before it.
+        ends: Ends of the attempts.
+    """
+
+    file_count: int
+    ends: Ends
+
+
 class _UnreadableFile(Exception):
     """The file is damaged and cannot be converted."""
 
@@ -60,8 +72,7 @@ class Files:
         # Files are numbered in the order in which they are added.
         self._waiting: dict[int, _Waiting] = {}  # by number
         self._order: collections.deque[int] = collections.deque()  # numbers of these files, in the order of their next tries
-        # Marks after that of `_uploaded_ends`, each with the count of files that had been added before it.
-        self._marks: collections.deque[tuple[int, Ends]] = collections.deque()
+        self._marks: collections.deque[_Mark] = collections.deque()  # those after the mark of `_uploaded_ends`
         self._count = 0  # number of files added so far
         self._uploaded_ends: Ends | None = None
         self._failures = 0  # number of consecutive failures
@@ -79,17 +90,13 @@ class Files:
 
     def mark(self, ends: Ends) -> None:
         """Mark that all files of the attempts up to these ends have been added."""
-        self._marks.append((self._count, ends))
+        self._marks.append(_Mark(self._count, ends))
 
     def uploaded_ends(self) -> Ends | None:
         """Return the ends of the last mark before which all files are uploaded or given up; None if there is none yet."""
         first_waiting = next(iter(self._waiting), self._count)  # all files with lower numbers are done
-        while self._marks:
-            file_count, ends = self._marks[0]
-            if file_count > first_waiting:
-                break
-            self._marks.popleft()
-            self._uploaded_ends = ends
+        while self._marks and self._marks[0].file_count <= first_waiting:
+            self._uploaded_ends = self._marks.popleft().ends
         return self._uploaded_ends
 
     @property
@@ -230,31 +237,35 @@ def convert(packed: Path) -> list[Path]:
     import numpy as np
 
     tree = transport.unpack(np.fromfile(packed, dtype=np.uint8))
-    leaves_by_name = {name: dict(_leaves(value, name)) for name, value in tree.items()}
-    # Values that contain an array: all their leaves by path, by the value's name.
-    values_with_arrays = {
-        name: leaves
-        for name, leaves in leaves_by_name.items()
-        if any(isinstance(leaf, np.ndarray) for leaf in leaves.values())
-    }
+    leaves_with_arrays: dict[str, Any] = {}  # by path: all leaves of the values that contain an array
+    other_values: dict[str, Any] = {}
+    for name, value in tree.items():
+        leaves = dict(_leaves(value, name))
+        if any(isinstance(leaf, np.ndarray) for leaf in leaves.values()):
+            leaves_with_arrays |= leaves
+        else:
+            other_values[name] = records.to_dict(value)
     written: list[Path] = []
-    if values_with_arrays:
-        archive = packed.with_name("result.npz")
-        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as members:
-            for leaves in values_with_arrays.values():
-                for path, leaf in leaves.items():
-                    array = np.asarray(leaf)
-                    if array.dtype.hasobject:  # None or a very large integer, which NumPy could only pickle
-                        array = np.asarray(str(leaf))
-                    with members.open(f"{path}.npy", "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, array, allow_pickle=False)
-        written.append(archive)
-    other_values = {name: records.to_dict(value) for name, value in tree.items() if name not in values_with_arrays}
+    if leaves_with_arrays:
+        written.append(packed.with_name("result.npz"))
+        _write_arrays(leaves_with_arrays, written[-1])
     if other_values:
-        document = packed.with_name("result.json")
-        document.write_text(json.dumps(other_values, indent=1))
-        written.append(document)
+        written.append(packed.with_name("result.json"))
+        written[-1].write_text(json.dumps(other_values, indent=1))
     return written
+
+
+def _write_arrays(leaves: Mapping[str, Any], file: Path) -> None:
+    """Write leaves into a file of NumPy, each as an array with the name of its path."""
+    import numpy as np
+
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as members:
+        for path, leaf in leaves.items():
+            array = np.asarray(leaf)
+            if array.dtype.hasobject:  # None or a very large integer, which NumPy could only pickle
+                array = np.asarray(str(leaf))
+            with members.open(f"{path}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:

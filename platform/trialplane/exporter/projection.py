@@ -131,8 +131,7 @@ def attempt_start(job: Job, request: TrialRequest, submission: Mapping[str, Any]
             **({} if request.retry_of is None else {labels.RETRY_OF: request.retry_of}),
         }
     )
-    params = _limit_params({**job.params, **request.params})
-    batch.add_tags({labels.PARAM + values.mlflow_name(key): value for key, value in sorted(params.items())})
+    batch.add_tags(_param_tags(_limit_params({**job.params, **request.params})))
     return batch
 
 
@@ -154,7 +153,14 @@ def attempt_end(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch
     if outcome.state is not TrialState.PAUSED:
         batch.add_params(dict(sorted(params.items())))
     if request.directions:  # an objective of Optuna has requested parameters after its start, which had no tags then
-        batch.add_tags({labels.PARAM + values.mlflow_name(key): value for key, value in sorted(params.items())})
+        batch.add_tags(_param_tags(params))
+    batch.add_metrics(_end_metrics(request, outcome), outcome.ended, outcome.step)
+    batch.add_tags({labels.STATE: state.value, **_segment(job, request), **_outcome_tags(request, outcome)})
+    return batch
+
+
+def _end_metrics(request: TrialRequest, outcome: TrialOutcome) -> dict[str, float]:
+    """Return the metrics that an attempt's run gets at the attempt's end: its result, its best steps and its duration."""
     duration = "trial_seconds" if request.segment is None else "segment_seconds"
     seconds = {duration: outcome.ended - outcome.started} if outcome.started else {}
     steps = {f"best_step_{metric}": float(step) for metric, step in outcome.best_steps.items()}
@@ -162,25 +168,21 @@ def attempt_end(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch
     is_cut_short = outcome.state in (TrialState.PRUNED, TrialState.PAUSED)
     has_result = outcome.failure in (None, FailureClass.INVALID) and not is_cut_short
     result = outcome.metrics if has_result else {}
-    batch.add_metrics({**result, **steps, **seconds}, outcome.ended, outcome.step)
-    batch.add_tags(
-        {
-            labels.STATE: state.value,
-            **_segment(job, request),
-            labels.NODE: outcome.node,
-            labels.START_METHOD: outcome.start_method,
-            **({labels.CLASS: outcome.failure.value} if outcome.failure else {}),
-            # An empty message must replace the message of an earlier segment.
-            **({labels.MESSAGE: outcome.message} if outcome.message or request.segment else {}),
-            **({labels.ANSWERED_BY: outcome.answered_by} if outcome.answered_by else {}),
-            **(
-                {labels.BEGUN_FROM: outcome.begun_from, labels.SPARED_STEPS: outcome.spared_steps}
-                if outcome.begun_from
-                else {}
-            ),
-        }
-    )
-    return batch
+    return {**result, **steps, **seconds}
+
+
+def _outcome_tags(request: TrialRequest, outcome: TrialOutcome) -> dict[str, Any]:
+    """Return the tags that describe an attempt's outcome."""
+    tags: dict[str, Any] = {labels.NODE: outcome.node, labels.START_METHOD: outcome.start_method}
+    if outcome.failure:
+        tags[labels.CLASS] = outcome.failure.value
+    if outcome.message or request.segment:  # an empty message must replace the message of an earlier segment
+        tags[labels.MESSAGE] = outcome.message
+    if outcome.answered_by:
+        tags[labels.ANSWERED_BY] = outcome.answered_by
+    if outcome.begun_from:
+        tags |= {labels.BEGUN_FROM: outcome.begun_from, labels.SPARED_STEPS: outcome.spared_steps}
+    return tags
 
 
 def checkpoint_tags(checkpoint: Parent, series: int) -> dict[str, Any]:
@@ -260,6 +262,11 @@ def _segment(job: Job, request: TrialRequest) -> dict[str, Any]:
     if job.search.population is not None and segment.series is None:
         promotions = 0  # the segment has new parameters, and so a new run
     return {labels.ATTEMPT: request.attempt, labels.RUNG: segment.rung, labels.PROMOTIONS: promotions}
+
+
+def _param_tags(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tag for each parameter, in the order of their names."""
+    return {labels.PARAM + values.mlflow_name(key): value for key, value in sorted(params.items())}
 
 
 def _code(submission: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,37 +32,50 @@ def register(client: MlflowClient, order: Registration) -> str:
     Raises:
         InputError: MLflow has no run of the attempt, or this run has no model.
     """
+    runs = _runs_by_number(client, order)
+    model_run = runs.get(order.number)
+    if model_run is None:
+        raise InputError(f"MLflow has no run of attempt {order.number}; `platform export` brings it up to date")
+    source = f"{model_run.info.artifact_uri.rstrip('/')}/{_model_folder(client, model_run)}"
+    try:
+        client.create_registered_model(order.model)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    seeds = [int(run.data.tags[labels.SEED]) for _, run in sorted(runs.items())]
+    tags = {**order.tags, "trialplane.seeds": json.dumps(seeds)}
+    version = client.create_model_version(
+        order.model, source, model_run.info.run_id, tags=tags, description=order.description
+    )
+    return str(version.version)
+
+
+def _runs_by_number(client: MlflowClient, order: Registration) -> dict[int, Run]:
+    """Return the runs in MLflow of the attempts that an order names, by number."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     is_of_run = " and ".join(f"tags.`{name}` = '{value}'" for name, value in order.identity.items())
     run_by_number: dict[int, Run] = {}
     for number in order.numbers:
         for run in client.search_runs(experiments, f"{is_of_run} and tags.`{labels.NUMBER}` = '{number}'"):
             run_by_number[number] = run
-    model_run = run_by_number.get(order.number)
-    if model_run is None:
-        raise InputError(f"MLflow has no run of attempt {order.number}; `platform export` brings it up to date")
-    artifact_folders = {entry.path for entry in client.list_artifacts(model_run.info.run_id)}
+    return run_by_number
+
+
+def _model_folder(client: MlflowClient, run: Run) -> str:
+    """Return the folder of the model among a run's artifacts.
+
+    Raises:
+        InputError: The run has no model.
+    """
+    artifact_folders = {entry.path for entry in client.list_artifacts(run.info.run_id)}
     folder = next((name for name in FOLDERS if name in artifact_folders), None)
     if folder is None:
-        name = model_run.data.tags.get("mlflow.runName", model_run.info.run_id)
+        name = run.data.tags.get("mlflow.runName", run.info.run_id)
         raise InputError(
             f"the trial {name} has no model in MLflow: call trialplane.training.final_model.export_model in the job, or "
             "list its files in keep.files"
         )
-    try:
-        client.create_registered_model(order.model)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-    seeds = [int(run.data.tags[labels.SEED]) for _, run in sorted(run_by_number.items())]
-    version = client.create_model_version(
-        order.model,
-        f"{model_run.info.artifact_uri.rstrip('/')}/{folder}",
-        model_run.info.run_id,
-        tags={**order.tags, "trialplane.seeds": json.dumps(seeds)},
-        description=order.description,
-    )
-    return str(version.version)
+    return folder
 
 
 def main() -> int:
