@@ -12,6 +12,7 @@ from trialplane import errors
 from trialplane.importing import sagemaker
 from trialplane.importing.source import ImportResult
 from trialplane.worker.metrics import lines
+from trialplane.worker.metrics.names import Names
 
 
 def request(**more: Any) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def test_a_tuning_job_is_a_job(loaded) -> None:
 def test_an_expression_finds_what_it_found_there(loaded) -> None:
     job = loaded(read(request()), fit="")
     [source] = job.metrics
-    found = lines.LineParser(source.pattern, lines.Names(("validation_loss",))).parse("epoch 3 (val) (loss): 0.25 of 10")
+    found = lines.LineParser(source.pattern, Names(("validation_loss",))).parse("epoch 3 (val) (loss): 0.25 of 10")
     assert found.metrics == {"validation_loss": 0.25}
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as given
 
 from trialplane.worker.metrics import lines
+from trialplane.worker.metrics.names import Names
 
 NAMES = ("accuracy", "val_loss")
 
@@ -64,7 +65,7 @@ NAMES = ("accuracy", "val_loss")
     ],
 )
 def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
-    assert lines.LineParser((), lines.Names(NAMES)).parse(line)[:2] == (step, pytest.approx(metrics))
+    assert lines.LineParser((), Names(NAMES)).parse(line)[:2] == (step, pytest.approx(metrics))
 
 
 @pytest.mark.parametrize(
@@ -84,15 +85,15 @@ def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
     ],
 )
 def test_a_set_of_data_before_several_metrics_belongs_to_their_names(line: str, metrics: dict[str, float]) -> None:
-    assert lines.LineParser((), lines.Names(NAMES)).parse(line).metrics == metrics
+    assert lines.LineParser((), Names(NAMES)).parse(line).metrics == metrics
 
 
 def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training() -> None:
-    parse = lines.LineParser((), lines.Names(("loss",))).parse
+    parse = lines.LineParser((), Names(("loss",))).parse
     assert parse("Train Epoch: 1 Loss: 0.9").metrics == {"train_Loss": 0.9}
     assert parse("Train Epoch: 1 Loss 0.9").metrics == {}
     assert parse("Test set: Average loss: 0.8").metrics == {"loss": 0.8}
-    parse = lines.LineParser((), lines.Names(("loss", "test_loss"))).parse
+    parse = lines.LineParser((), Names(("loss", "test_loss"))).parse
     assert parse("Test: [1/3] Loss 0.8").metrics == {"test_loss": 0.8}
     assert parse("Epoch: [1] Loss 0.9").metrics == {"loss": 0.9}
 
@@ -118,7 +119,7 @@ def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training()
     ],
 )
 def test_names_with_signs_that_mlflow_does_not_keep(line: str, name: str, value: float) -> None:
-    assert lines.LineParser((), lines.Names((name,))).parse(line).metrics[name] == value
+    assert lines.LineParser((), Names((name,))).parse(line).metrics[name] == value
 
 
 @pytest.mark.parametrize(
@@ -131,14 +132,14 @@ def test_names_with_signs_that_mlflow_does_not_keep(line: str, name: str, value:
     ],
 )
 def test_a_whole_number_after_an_average_is_a_count(line: str) -> None:
-    assert "accuracy" not in lines.LineParser((), lines.Names(("accuracy",))).parse(line).metrics
+    assert "accuracy" not in lines.LineParser((), Names(("accuracy",))).parse(line).metrics
 
 
 @pytest.mark.parametrize(
     "line", ["Epoch 3 accuracy improved", "0.5 train accuracy", "in 3 accuracy rounds", "1.5x accuracy"]
 )
 def test_a_number_before_a_name_that_is_not_its_value(line: str) -> None:
-    assert "accuracy" not in lines.LineParser((), lines.Names(("accuracy",))).parse(line).metrics
+    assert "accuracy" not in lines.LineParser((), Names(("accuracy",))).parse(line).metrics
 
 
 @pytest.mark.parametrize(
@@ -156,14 +157,13 @@ def test_a_number_before_a_name_that_is_not_its_value(line: str) -> None:
 )
 def test_where_a_metric_begins_and_a_bound_are_no_values(line: str, metrics: dict[str, float]) -> None:
     """Other words of a sentence may stand before a name."""
-    assert lines.LineParser((), lines.Names(("Score",))).parse(line).metrics == metrics
+    assert lines.LineParser((), Names(("Score",))).parse(line).metrics == metrics
 
 
 @pytest.mark.parametrize("line", ["dogs bowl 3", "valid_0, l2 3", "valid: 0, l2: 3", "{'valid': 0, 'l2': 3}"])
 def test_other_names_are_not_taken_for_them(line: str) -> None:
     assert (
-        not {"dog_bowl", "valid_0_l2"}
-        & lines.LineParser((), lines.Names(("dog_bowl", "valid_0_l2"))).parse(line).metrics.keys()
+        not {"dog_bowl", "valid_0_l2"} & lines.LineParser((), Names(("dog_bowl", "valid_0_l2"))).parse(line).metrics.keys()
     )
 
 
@@ -178,67 +178,67 @@ def test_other_names_are_not_taken_for_them(line: str) -> None:
     ],
 )
 def test_the_epoch_beside_a_step(line: str, epoch: float | None, steps: int | None) -> None:
-    assert lines.LineParser((), lines.Names(NAMES)).parse(line)[2:] == (epoch, steps)
+    assert lines.LineParser((), Names(NAMES)).parse(line)[2:] == (epoch, steps)
 
 
 def test_numbers_that_are_none() -> None:
-    found = lines.LineParser((), lines.Names(())).parse("loss=nan grad: inf")
+    found = lines.LineParser((), Names(())).parse("loss=nan grad: inf")
     assert math.isnan(found.metrics["loss"]) and found.metrics["grad"] == math.inf
 
 
 @pytest.mark.parametrize("pattern", [r"(\w+)\s*->\s*([\d.]+)", r"(?P<value>[\d.]+) points of (?P<name>\w+)"])
 def test_a_pattern_of_the_job_counts_alone(pattern: str) -> None:
-    found = lines.LineParser((pattern,), lines.Names(NAMES)).parse("Accuracy -> 0.5 loss=3, 0.5 points of accuracy")
+    found = lines.LineParser((pattern,), Names(NAMES)).parse("Accuracy -> 0.5 loss=3, 0.5 points of accuracy")
     assert found[:2] == (None, {"accuracy": 0.5})
 
 
 def test_a_group_may_be_named_like_its_metric() -> None:
     pattern = r"loss of (?P<loss>[\d.]+)(?:, (?P<val_loss>[\d.]+) on held-out data)?"
-    parse = lines.LineParser((pattern,), lines.Names(NAMES)).parse
+    parse = lines.LineParser((pattern,), Names(NAMES)).parse
     assert parse("epoch 3: loss of 0.5, 0.7 on held-out data").metrics == {"loss": 0.5, "val_loss": 0.7}
     assert parse("loss of 0.4 acc=3").metrics == {"loss": 0.4}
 
 
 def test_the_step_may_have_a_name_of_its_own() -> None:
-    assert lines.LineParser((), lines.Names((), "tick")).parse("epoch=3 tick=40 loss=1.5")[:2] == (
+    assert lines.LineParser((), Names((), "tick")).parse("epoch=3 tick=40 loss=1.5")[:2] == (
         40,
         {"epoch": 3.0, "loss": 1.5},
     )
 
 
 def test_arguments_are_no_metrics_beside_a_step_with_a_name_of_its_own() -> None:
-    parse = lines.LineParser((), lines.Names(("loss",), "tick")).parse
+    parse = lines.LineParser((), Names(("loss",), "tick")).parse
     assert parse("lr=0.1 momentum=0.9 loss=2").metrics == {"loss": 2.0}
 
 
 def test_a_metric_that_is_called_like_a_step_is_one() -> None:
-    assert lines.LineParser((), lines.Names(("epoch",))).parse("epoch=3 loss=1")[:2] == (3, {"epoch": 3.0, "loss": 1.0})
+    assert lines.LineParser((), Names(("epoch",))).parse("epoch=3 loss=1")[:2] == (3, {"epoch": 3.0, "loss": 1.0})
 
 
 def test_names_are_as_mlflow_keeps_them() -> None:
-    assert lines.LineParser((), lines.Names(())).parse('{"eval//f1 (macro)": 1, "/": 2}').metrics == {"eval/f1 _macro_": 1.0}
+    assert lines.LineParser((), Names(())).parse('{"eval//f1 (macro)": 1, "/": 2}').metrics == {"eval/f1 _macro_": 1.0}
 
 
 @hypothesis.given(given.text(max_size=300))
 def test_any_line_is_read(text: str) -> None:
-    found = lines.LineParser((), lines.Names(NAMES)).parse(text)
+    found = lines.LineParser((), Names(NAMES)).parse(text)
     assert all(isinstance(value, float) for value in found.metrics.values())
 
 
 @pytest.mark.parametrize("text", ["1 epoch", "1 val_loss", "1 accuracy", "1 loss:", "1 loss: 3/", "step "])
 def test_padding_costs_no_time(text: str) -> None:
     """Expressions that try each length of the padding would take minutes."""
-    parse = lines.LineParser((), lines.Names(NAMES)).parse
+    parse = lines.LineParser((), Names(NAMES)).parse
     parse(text + " " * lines.LONGEST_LINE + "|")
     parse((text + " " * 100) * 150)
 
 
 def test_a_long_line_counts_with_its_end() -> None:
-    assert lines.LineParser((), lines.Names(())).parse("x" * (2 * lines.LONGEST_LINE) + " loss=2").metrics == {"loss": 2.0}
+    assert lines.LineParser((), Names(())).parse("x" * (2 * lines.LONGEST_LINE) + " loss=2").metrics == {"loss": 2.0}
 
 
 def test_the_columns_of_a_table_are_metrics_by_its_header() -> None:
-    parse = lines.LineParser((), lines.Names(("val_loss",))).parse
+    parse = lines.LineParser((), Names(("val_loss",))).parse
     table = """
       epoch    train_loss    valid_acc    val_loss     dur
     -------  ------------  -----------  ----------  ------
@@ -253,7 +253,7 @@ def test_the_columns_of_a_table_are_metrics_by_its_header() -> None:
         (2, {"train_loss": 0.2, "val_loss": 0.1}),
     ]
     assert parse("│     val_loss      │      0.25     │").metrics == {"val_loss": 0.25}
-    parse = lines.LineParser((), lines.Names(("precision",))).parse
+    parse = lines.LineParser((), Names(("precision",))).parse
     report = ("  precision    recall  f1-score   support", "  1       0.95      0.93      0.94        54")
     assert not any(parse(line).metrics for line in report)
 
@@ -340,7 +340,7 @@ a          0.5
 def test_a_rule_below_a_header_shows_the_columns(
     table: str, name: str, rows: list[tuple[int | None, dict[str, float]]] | None
 ) -> None:
-    parse = lines.LineParser((), lines.Names((name,))).parse
+    parse = lines.LineParser((), Names((name,))).parse
     read = [line[:2] for text in table.splitlines() if (line := parse(text)).metrics]
     if rows is None:
         assert [metrics[name] for _, metrics in read] == [0.25, 9.23]
@@ -363,13 +363,13 @@ def test_a_rule_below_a_header_shows_the_columns(
     ],
 )
 def test_text_beside_rules_holds_no_metrics(text: str) -> None:
-    parse = lines.LineParser((), lines.Names(("accuracy",))).parse
+    parse = lines.LineParser((), Names(("accuracy",))).parse
     assert not any(parse(line).metrics for line in text.splitlines())
 
 
 @pytest.mark.parametrize("rule", ["+----------+-------+", "├──────────┼───────┤"])
 def test_a_rule_between_rows_makes_no_header_of_the_row_above(rule: str) -> None:
-    parse = lines.LineParser((), lines.Names(("accuracy", "loss"))).parse
+    parse = lines.LineParser((), Names(("accuracy", "loss"))).parse
     rows = ["| accuracy | 0.91  |", rule, "| loss     | 0.30  |"]
     metrics: dict[str, float] = {}
     for row in rows:
@@ -379,12 +379,12 @@ def test_a_rule_between_rows_makes_no_header_of_the_row_above(rule: str) -> None
 
 @hypothesis.given(given.lists(given.text("-=| \t+│━1.a#%\x1b", max_size=40), max_size=6))
 def test_any_table_is_read(texts: list[str]) -> None:
-    parse = lines.LineParser((), lines.Names(("a", "#"))).parse
+    parse = lines.LineParser((), Names(("a", "#"))).parse
     for text in ("a  #", *texts):
         assert all(isinstance(value, float) for value in parse(text).metrics.values())
 
 
 def test_a_rule_with_a_thousand_columns_costs_no_time() -> None:
-    parse = lines.LineParser((), lines.Names(("a",))).parse
+    parse = lines.LineParser((), Names(("a",))).parse
     for text in ("a " * 8000, "- " * 8000, *["1 " * 8000, "- " * 8000] * 20, *["a " * 8000, "- " * 8000] * 20):
         parse(text)

@@ -25,7 +25,9 @@ from trialplane.job import settings
 from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
 from trialplane.worker import module_path
-from trialplane.worker.metrics import elsewhere, lines, passages, reader
+from trialplane.worker.metrics import elsewhere, passages, reader
+from trialplane.worker.metrics.headings import headings_of
+from trialplane.worker.metrics.names import LineMetrics
 from trialplane.worker.metrics.steps import Steps
 from trialplane.worker.metrics.tails import Source, Tail
 from trialplane.worker.shims import wandb_files
@@ -137,7 +139,7 @@ def run(
     if not requested and guess.objective(values) is None:
         _add_unnamed_metric(own_output, default_name, metrics_by_source, unnamed_steps)
     # Lines of each file of a source.
-    lines_by_source: dict[MetricSource, list[Sequence[lines.LineMetrics]]] = {STDOUT: [occurrences.parsed_lines]}
+    lines_by_source: dict[MetricSource, list[Sequence[LineMetrics]]] = {STDOUT: [occurrences.parsed_lines]}
     for source, (last_values, library_lines) in (
         (WANDB, _wandb_metrics(wandb_folder, log)),
         (MLFLOW, _mlflow_metrics(database)),
@@ -272,7 +274,7 @@ def _printed_metrics(
     return values, occurrences
 
 
-def _report_steps(parsed_lines: Iterable[lines.LineMetrics], metric: str) -> list[int]:
+def _report_steps(parsed_lines: Iterable[LineMetrics], metric: str) -> list[int]:
     """Return the step of each report that a job would get of a metric, if it names this one alone.
 
     Args:
@@ -290,7 +292,7 @@ def _file_metrics(
     is_written: Callable[[Path], bool],
     options: Collection[str],
     declared: Sequence[str],
-) -> Iterator[tuple[MetricSource, dict[str, float], Sequence[lines.LineMetrics]]]:
+) -> Iterator[tuple[MetricSource, dict[str, float], Sequence[LineMetrics]]]:
     """Yield the source that reads a file, the metrics in it, and its lines, for each file that the script has written.
 
     A pattern that matches several of these files would mix up their values, so each of them is read by its own path.
@@ -355,7 +357,7 @@ def _candidates(output: str) -> tuple[str, ...]:
     for line in output.splitlines():
         part = output_passages.result_part(line)
         if not part.is_named_only and (metrics := guess.candidates(part.text)):
-            data_sets = [data_set for _, data_set in lines.headings_of(line)]
+            data_sets = [heading.data_set for heading in headings_of(line)]
             if data_sets:
                 names |= dict.fromkeys(f"{data_set}_{metric}" for data_set in data_sets for metric in metrics)
                 names |= dict.fromkeys(metric for metric in metrics if guess.names_data(metric))
@@ -379,7 +381,7 @@ class _Occurrences(NamedTuple):
     crowded: set[str]
     only_early: set[str]
     changing: set[str]
-    parsed_lines: list[lines.LineMetrics]
+    parsed_lines: list[LineMetrics]
 
 
 def _occurrences(log: Path, names: Collection[str]) -> _Occurrences:
@@ -391,7 +393,7 @@ def _occurrences(log: Path, names: Collection[str]) -> _Occurrences:
     """
     stepped, crowded, early, late = set[str](), set[str](), set[str](), set[str]()
     values: dict[tuple[frozenset[str], str], set[float]] = {}  # names in a line, one of them → its values in such lines
-    parsed_lines: list[lines.LineMetrics] = []
+    parsed_lines: list[LineMetrics] = []
     first_metrics: dict[frozenset[str], dict[str, float]] = {}  # names in a line → the metrics of the first such line
     for line in Tail(log, Source(STDOUT, names), 0).read(True, time.monotonic() + reader.END):
         line_names = frozenset(line.metrics)
@@ -470,7 +472,7 @@ def words(name: str) -> frozenset[str]:
     return frozenset(_SHORT_WORDS.get(word, word) for word in re.split(r"[\W_]+", name.lower()) if word)
 
 
-def _wandb_metrics(folder: Path, log: Path) -> tuple[dict[str, float], list[lines.LineMetrics]]:
+def _wandb_metrics(folder: Path, log: Path) -> tuple[dict[str, float], list[LineMetrics]]:
     """Return the newest values that a script has logged to the stand-in for W&B, and each report as a line.
 
     Args:
@@ -479,10 +481,10 @@ def _wandb_metrics(folder: Path, log: Path) -> tuple[dict[str, float], list[line
     """
     metric_reader = reader.Reader(Program(metrics=(wandb_files.SOURCE,)), log, folder, start_time=0.0)
     reports = metric_reader.read(time.monotonic(), ended=True)
-    return metric_reader.finite, [lines.LineMetrics(step, metrics) for step, metrics in reports]
+    return metric_reader.finite, [LineMetrics(step, metrics) for step, metrics in reports]
 
 
-def _mlflow_metrics(database: Path) -> tuple[dict[str, float], list[lines.LineMetrics]]:
+def _mlflow_metrics(database: Path) -> tuple[dict[str, float], list[LineMetrics]]:
     """Return the newest metrics in a database of MLflow, and each of their values as a line, in the order of its time."""
     if not database.is_file():
         return {}, []
@@ -492,6 +494,6 @@ def _mlflow_metrics(database: Path) -> tuple[dict[str, float], list[lines.LineMe
             rows = connection.execute(
                 "SELECT step, key, value FROM metrics ORDER BY timestamp, step LIMIT ?", (_MOST_VALUES,)
             )
-            return last_values, [lines.LineMetrics(step, {name: float(value)}) for step, name, value in rows]
+            return last_values, [LineMetrics(step, {name: float(value)}) for step, name, value in rows]
         except sqlite3.Error:  # MLflow was imported, but has logged nothing
             return {}, []

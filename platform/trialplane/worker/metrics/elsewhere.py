@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trialplane.job.program import MetricSource
-from trialplane.worker.metrics.lines import LineMetrics
+from trialplane.worker.metrics.names import LineMetrics
 from trialplane.worker.metrics.tails import LAST, Source, Tail
 
 _TEXT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".log")

@@ -12,7 +12,7 @@ import math
 import struct
 from collections.abc import Iterator
 
-from trialplane.worker.metrics.lines import LineMetrics, Names
+from trialplane.worker.metrics.names import LineMetrics, Names
 
 _MAX_RECORD = 16 << 20  # bytes; at a larger one, which has no scalars, the reading of its file ends
 _BEFORE_RECORD, _AFTER_RECORD = 12, 4  # bytes: the record's length and the length's checksum; the record's checksum

@@ -17,9 +17,9 @@ from pathlib import Path
 from trialplane.job.program import Program
 from trialplane.wire.records import StopRule
 from trialplane.worker import stopping
-from trialplane.worker.metrics import elsewhere, lines
+from trialplane.worker.metrics import elsewhere
 from trialplane.worker.metrics.burst import Burst
-from trialplane.worker.metrics.lines import LineMetrics
+from trialplane.worker.metrics.names import TRAINING_SETS, LineMetrics
 from trialplane.worker.metrics.steps import Report
 from trialplane.worker.metrics.tails import Source, Tail
 
@@ -169,7 +169,7 @@ class Reader:
         for name in self._names:
             if name not in self.newest and name not in self._reported:
                 # If the job names `train_loss` as well, it is a metric of its own, and not the `loss`.
-                training_names = {f"{data_set}_{name}".lower() for data_set in lines.TRAINING_SETS} - requested
+                training_names = {f"{data_set}_{name}".lower() for data_set in TRAINING_SETS} - requested
                 training_values = [value for key, value in by_lower_name.items() if key in training_names]
                 if training_values:
                     values[name] = training_values[-1]

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from trialplane.wire import records
 from trialplane.worker.metrics import lines
-from trialplane.worker.metrics.lines import LineMetrics
+from trialplane.worker.metrics.names import LineMetrics
 
 Report = tuple[int, dict[str, float]]
 

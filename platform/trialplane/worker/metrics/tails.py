@@ -18,7 +18,8 @@ from typing import IO, Protocol
 
 from trialplane.job.program import MetricSource
 from trialplane.worker.metrics import events, lines, passages
-from trialplane.worker.metrics.lines import LineMetrics
+from trialplane.worker.metrics.names import LineMetrics, Names
+from trialplane.worker.metrics.numerals import number
 from trialplane.worker.metrics.steps import Steps
 
 CHUNK = 64 << 10  # bytes that are read at once
@@ -58,7 +59,7 @@ class Source:
             arguments: Names of the program's arguments.
         """
         self.declaration = declaration
-        self.names = lines.Names(requested, declaration.step)
+        self.names = Names(requested, declaration.step)
         parser = lines.LineParser(declaration.pattern, self.names, arguments)
         self.parse, self.parse_object = parser.parse, parser.parse_object
         prefix = declaration.path.rstrip("/") + "/" if declaration.path else ""
@@ -442,7 +443,7 @@ class _TableRows:
         """
         if first_row == [str(index) for index in range(len(first_row))]:  # the columns of a table of pandas
             return []
-        values = [lines.number(cell) for cell in first_row]
+        values = [number(cell) for cell in first_row]
         *steps, metric = values or [None]
         if metric is None or len(steps) > 1 or not all(step is not None and step.is_integer() for step in steps):
             return []
@@ -452,7 +453,7 @@ class _TableRows:
 
     def find(self, line: bytes) -> LineMetrics:
         """Return the metrics of any row; see `_LineFinder`."""
-        cells = ((name, lines.number(value)) for name, value in zip(self._header, self._row(line), strict=False))
+        cells = ((name, number(value)) for name, value in zip(self._header, self._row(line), strict=False))
         return self._source.names.split_record({name: value for name, value in cells if value is not None})
 
     def _row(self, line: bytes) -> list[str]:

@@ -21,14 +21,14 @@ from typing import Any
 from trialplane.training import imports, mlflow_runs
 from trialplane.wire import records
 from trialplane.worker import context
-from trialplane.worker.metrics import lines
+from trialplane.worker.metrics.names import Names
 from trialplane.worker.shims import hydra, wandb_files
 
 _STAND_IN = "trialplane.worker.shims.wandb"
 _WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 
 # Converts names that libraries log to names of metrics; set by `begin` for the trial of this process.
-_names = lines.Names((), "")
+_names = Names((), "")
 
 
 def prepare(config: records.SlotConfig) -> None:
@@ -71,7 +71,7 @@ def begin(config: records.SlotConfig, request: records.TrialRequest) -> None:
     """Capture the logs of the job's libraries from now on, in the process of a trial or of one of its ranks."""
     global _names
     prepare(config)
-    _names = lines.Names(request.metrics, "")
+    _names = Names(request.metrics, "")
     captured = config.capture or ()
     if "mlflow" in captured:
         mlflow_runs.report_to(functools.partial(context.note, "mlflow"))

@@ -1,0 +1,148 @@
+"""Meanings of the names in a program's output: a metric, or a step."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+LONGEST_NAME = 250  # characters that MLflow stores
+TRAINING_SETS = ("train", "training")
+# Names of steps, from the finest to the coarsest. If a line has several, the first of these is the step.
+STEPS = ("global_step", "step", "iteration", "iter", "round", "epoch")
+EPOCH = STEPS[-1]
+_LARGEST_STEP = 2**53
+_MAX_NAMES = 10_000  # names in the cache
+_MOST_AMBIGUOUS = 20  # names of a metric in nested objects
+
+
+class LineMetrics(NamedTuple):
+    """The metrics of one line.
+
+    Attributes:
+        step: Step that the line names; None if it names no step.
+        metrics: Values by name.
+        epoch: Epoch that the line names beside the step; None if it names no epoch, or if the epoch is the step.
+        steps: Number of steps in that epoch, as 600 in `[100/600]`; None if the line does not name it.
+    """
+
+    step: int | None
+    metrics: dict[str, float]
+    epoch: float | None = None
+    steps: int | None = None
+
+
+class Meaning(NamedTuple):
+    """The meaning of a name in a program's output.
+
+    Attributes:
+        metric: Metric that it stands for; "" if it has no character that a metric's name may have.
+        step_rank: Its place among the names of steps, the finest first; -1 if it is not the name of a step.
+    """
+
+    metric: str
+    step_rank: int
+
+
+class Names:
+    """The meanings of names in a program's output: a metric or a step.
+
+    Args:
+        requested: Metrics that the job names, matched in any case.
+        step: Name of the step; "" for the usual ones.
+
+    Attributes:
+        ambiguous: Metric that the job names → its names in nested objects if there are several; the first one counts.
+    """
+
+    def __init__(self, requested: Collection[str], step: str = "") -> None:
+        self.requested = {name.lower(): name for name in requested}
+        self.ambiguous: dict[str, tuple[str, ...]] = {}
+        self._nested: dict[str, str] = {}  # metric that the job names → its name in nested objects
+        self._steps = [step.lower()] if step else [name for name in STEPS if name not in self.requested]
+        self.has_own_step = bool(step)
+        self._cache: dict[str, Meaning] = {}
+
+    def lookup(self, name: str) -> Meaning:
+        """Return the meaning of a name: the metric that it stands for, and its place among the names of steps."""
+        if (cached := self._cache.get(name)) is not None:
+            return cached
+        lower_name = name.lower()
+        step_name = lower_name.replace(" ", "_")
+        step_rank = self._steps.index(step_name) if step_name in self._steps else -1
+        meaning = Meaning(self.requested.get(lower_name) or _stored_name(name), step_rank)
+        if len(self._cache) < _MAX_NAMES:
+            self._cache[name] = meaning
+        return meaning
+
+    def in_data_set(self, name: str, data_set: str) -> str:
+        """Return the full name of a metric below the heading of a set of data, as `train_loss`.
+
+        It is the name itself if there is no heading ("" as the set), or if the job names `loss` and not `test_loss`: then
+        `loss` is that of held-out data.
+        """
+        if not data_set:
+            return name
+        full_name = f"{data_set}_{name}"
+        is_held_out = data_set not in TRAINING_SETS
+        names_plain_only = name.lower() in self.requested and full_name.lower() not in self.requested
+        return name if is_held_out and names_plain_only else full_name
+
+    def add_nested(self, metrics: dict[str, float]) -> None:
+        """Add the metrics that the job names and that a record has only in nested objects: `f1` for `overall.f1`.
+
+        The outermost value counts; of several the first one that is not of training. From later records, only the value
+        under the same full name is added.
+        """
+        for lower_name, name in self.requested.items():
+            if name in metrics:
+                continue
+            full_names = [key for key in metrics if key.lower().endswith(f".{lower_name}")]
+            if not full_names:
+                continue
+            full_names.sort(key=lambda key: (key.count("."), _is_of_training(key)))
+            chosen = self._nested.setdefault(name, full_names[0])  # the name in the first record that had one
+            if chosen in metrics:
+                metrics[name] = metrics[chosen]
+            known_names = self.ambiguous.get(name, (chosen,))
+            new_names = [key for key in full_names if key not in known_names]
+            if new_names and len(known_names) < _MOST_AMBIGUOUS:
+                self.ambiguous[name] = (*known_names, *new_names)
+
+    def keep_requested(self, line: LineMetrics) -> LineMetrics:
+        """Return a line with its step, and only the metrics that the job names."""
+        metrics = {name: line.metrics[name] for name in self.requested.values() if name in line.metrics}
+        return line._replace(metrics=metrics)
+
+    def split_record(self, values: Mapping[str, float]) -> LineMetrics:
+        """Split the numbers of a record into metrics and the step.
+
+        Of several steps the finest counts. It must be a whole number unless the job names it.
+        """
+        metrics: dict[str, float] = {}
+        step, best_rank, epoch = math.nan, len(STEPS), None
+        for name, value in values.items():
+            metric, rank = self.lookup(name)
+            if rank >= 0:
+                if self._steps[rank] == EPOCH:
+                    epoch = value
+                if rank < best_rank:
+                    step, best_rank = value, rank
+            elif metric:
+                metrics.setdefault(metric, value)
+        # NaN, which stands for no step, is not valid. A step that the job names may be a fraction, and is rounded down.
+        is_valid_step = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)
+        is_epoch_the_step = best_rank < len(self._steps) and self._steps[best_rank] == EPOCH
+        return LineMetrics(int(step) if is_valid_step else None, metrics, None if is_epoch_the_step else epoch)
+
+
+def _is_of_training(name: str) -> bool:
+    """Return whether a part of a dotted name is a set of training data, as in `train.f1`."""
+    return not set(TRAINING_SETS).isdisjoint(name.lower().split("."))
+
+
+def _stored_name(name: str) -> str:
+    """Return the name under which MLflow accepts a metric; "" if no character of it is allowed."""
+    cleaned = re.sub(r"[^\w./ -]", "_", name).strip("/. ")
+    return re.sub(r"/+", "/", cleaned)[:LONGEST_NAME]

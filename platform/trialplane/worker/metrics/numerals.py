@@ -1,0 +1,17 @@
+"""Numbers in text: expressions that find them, and their conversion."""
+
+from __future__ import annotations
+
+NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF](?:inity)?)"
+# The end of a number, so that 3fa9, 1.2.3, 10:31, 2024-01-02, 11/s and 1,234 have none.
+NUMBER_END = r"(?![\w:]|[.-]\d|/\s*+[^\W\d]|,\d{3})"
+# The call around a number in the text of an object, as in `tensor(0.3)` and `np.float64(0.3)`.
+CALL_PREFIX = r"(?:(?:tensor|[aA]rray|np\.\w+)\()?"
+
+
+def number(text: str) -> float | None:
+    """Return the number that a text is; None if it is not a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,155 @@
+"""Find pairs of a name and a number in a line: `loss=0.3`, `acc: 93.1%`, and a metric of the job in any spelling."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from trialplane.worker.metrics.headings import DATA_SET, Heading, data_set_at
+from trialplane.worker.metrics.names import STEPS, Names
+from trialplane.worker.metrics.numerals import CALL_PREFIX, NUMBER, NUMBER_END
+
+_PAIR = re.compile(
+    rf"(?<![\w./@-])(?:({DATA_SET})[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?{CALL_PREFIX}({NUMBER})"
+    rf"(?:\s*+/\s*+(\d{{1,15}}))?{NUMBER_END}"
+)
+_NO_NAMES = frozenset({"is", "are", "was", "of", "to", "at"})  # `the error of the prediction is: 0.5`
+_BAR = re.compile(r"%\|[\s\d#█▉▊▋▌▍▎▏]*\|")  # of a progress bar, whose label is before its percentage: `Map: 100%|███|`
+_DATA_SET_BEFORE = re.compile(rf"(?<!\w){DATA_SET}[\s_-]*$")
+# A number after such words and a name is where the metric begins or a bound: `Start training from score 0.5`.
+_BOUND_BEFORE = re.compile(
+    r"(?<!\w)(?:from|than|until|below|above|under)\s+(?:(?:the|best|last|previous)\s+)*$", re.IGNORECASE
+)
+
+
+class _Pair(NamedTuple):
+    """A match of `_PAIR`, by its groups.
+
+    Attributes:
+        data_set: Set of data directly before the name; None without one.
+        name: Name.
+        quote: Quotation mark after the name; "" without one.
+        sign: "=" or ":".
+        space: Spaces after the sign.
+        text: Number.
+        total: Number after a slash, as in `9870/10000`; None without one.
+    """
+
+    data_set: str | None
+    name: str
+    quote: str
+    sign: str
+    space: str
+    text: str
+    total: str | None
+
+    @property
+    def is_written_as_port(self) -> bool:
+        """Whether the pair is written like `localhost:8080`."""
+        return self.sign == ":" and not (self.space or self.quote or "." in self.text or "e" in self.text)
+
+
+def pairs_of(line: str, names: Names, headings: Sequence[Heading]) -> dict[str, float]:
+    """Return the numbers of a line by their names; a fraction as its value. Of a repeated name the first number counts.
+
+    Args:
+        line: The line.
+        names: Meanings of names.
+        headings: Headings in the line.
+    """
+    numbers: dict[str, float] = {}
+    for match in _PAIR.finditer(line):
+        pair = _Pair(*match.groups())
+        is_requested = pair.name.lower() in names.requested
+        if (pair.name.lower() in _NO_NAMES and not is_requested) or _BAR.match(line, match.end()):
+            continue
+        name = pair.name
+        is_step = names.lookup(name).step_rank >= 0
+        if not is_step:  # the name of a step has no set of data
+            full_name = _full_name(pair, names, data_set_at(match.start(), headings))
+            is_second = not pair.data_set and full_name in numbers  # a second `acc` below a heading is not of its set
+            name = name if is_second else full_name
+        if pair.is_written_as_port and name.lower() not in names.requested:
+            continue
+        value = float(pair.text)
+        if pair.total and int(pair.total) and names.lookup(name).step_rank < 0:  # in `step: 3/10`, the step is 3
+            value /= int(pair.total)
+        numbers.setdefault(name, value)
+    return numbers
+
+
+def _full_name(pair: _Pair, names: Names, data_set: str) -> str:
+    """Return the name of a pair's metric, with the set of data before the name or, without one, that of the heading."""
+    return f"{pair.data_set.lower()}_{pair.name}" if pair.data_set else names.in_data_set(pair.name, data_set)
+
+
+class Spelling(NamedTuple):
+    """A name under which a metric that the job names may appear in lines, in any spelling.
+
+    Attributes:
+        metric: Metric that the job names.
+        name: Its name in lines, perhaps without the set of data that a heading names.
+        patterns: Expressions that find it.
+    """
+
+    metric: str
+    name: str
+    patterns: tuple[re.Pattern[str], ...]
+
+    def value(self, line: str, headings: Sequence[Heading], names: Names) -> float | None:
+        """Return the value of the metric in a line; None if the line has none.
+
+        A value of another set of data does not count, as in `train accuracy`, and no bound, as in `better than accuracy
+        0.9`. Of pairs the words before them are not read: `better than accuracy: 0.9` is a value.
+
+        Args:
+            line: The line.
+            headings: Headings in the line.
+            names: Meanings of names.
+        """
+        follows_other_set = False  # in `train accuracy 0.1, accuracy 0.5`, the second value is not one of training
+        for match in itertools.chain.from_iterable(pattern.finditer(line) for pattern in self.patterns):
+            text_before = line[max(0, match.start() - 30) : match.start()]
+            if _BAR.match(line, match.end()) or _BOUND_BEFORE.search(text_before):
+                continue
+            if _DATA_SET_BEFORE.search(text_before):
+                follows_other_set = True
+                continue
+            data_set = "" if follows_other_set else data_set_at(match.start(), headings)
+            if names.in_data_set(self.name, data_set).lower() == self.metric.lower():
+                return float(match[1])
+        return None
+
+
+def spellings_of(metric: str) -> list[Spelling]:
+    """Return the names of a metric in lines: its own, and for `test_loss` also `loss`, which counts below `Test` alone."""
+    data_set = re.match(rf"{DATA_SET}_", metric)
+    names = [metric, metric[data_set.end() :]] if data_set else [metric]
+    return [Spelling(metric, name, _spelling_patterns(name)) for name in names]
+
+
+def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
+    """Return expressions that find a metric's value by its name in any spelling; none if the name has no letter or digit.
+
+    The first one finds a value after the name, as `val loss 2.1`; the second one a value before it, as `0.98 accuracy`.
+    """
+    words = [re.escape(word) for word in re.split(r"[\W_]+", name) if word]
+    if not words:
+        return ()
+    spelling = r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
+    # Between the name and its value: other words and a sign as `:`, or `on the 100 images:`, or `at step 20:`, or `is`, or
+    # `AVG`, or `->`, or `has been updated to`, or `improved from 0.4 to`, or `decreased (0.4 -->`,
+    # or nothing.
+    between = (
+        r"(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]"
+        # Only before a decimal number: `loss average 10 batches` has none.
+        rf"|\s+(?:at|after|in)\s+(?:{'|'.join(STEPS)})\s+\d{{1,15}}\s*+[:=](?=\s*+[-+]?\d*\.\d)"
+        r"|\s+(?:avg|average|mean|score|value)\b(?=\s*+[-+]?\d*\.\d)|\s*+is\b|\s*+->"
+        r"|(?:\s+(?:has|have|was|were|is|been)){0,2}\s+(?:updated|improved|increased|decreased|reduced|dropped|changed)"
+        rf"(?:(?:\s+from\s+{NUMBER}\s?%?)?\s+to(?=\s)|\s+\({NUMBER}\s*+-+>))?"
+    )
+    value_after = rf"(?<!\w){spelling}(?!\w)[\"']?{between}\s*+{CALL_PREFIX}({NUMBER}){NUMBER_END}"
+    value_before = rf"(?:^|[:=|,;(]) *+(\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++{spelling}(?!\w)"
+    return re.compile(value_after, re.IGNORECASE), re.compile(value_before, re.IGNORECASE)

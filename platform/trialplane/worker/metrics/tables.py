@@ -1,0 +1,133 @@
+"""Find metrics in tables that a program prints: a header with the names of columns, and rows of numbers below it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from trialplane.worker.metrics.names import LineMetrics, Names
+from trialplane.worker.metrics.numerals import number
+
+_COLUMNS = re.compile(r"[\s|│┃]+")
+_COUNTER = "#"  # name of a column
+_COLUMN_NAME = re.compile(rf"{_COUNTER}|[^\W\d][\w./@%-]*")
+_PROSE = re.compile(r"\w \w")
+RULE = re.compile(r"[\s=+|:\u2500-\u257f-]*")  # also of the characters for boxes, as ┡━━╇━━┩
+_RULE_PART = re.compile(r"[-=:─━═]+")  # below one column
+_PIPES = "|│┃"  # between two columns
+
+
+class Table:
+    """A reader of the tables in a text, line by line. A table begins if one of its columns is a metric that the job names.
+
+    Args:
+        names: Meanings of names.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._names_by_column = {_column_key(name): name for name in names.requested.values()}
+        self._header: list[str] = []  # columns of the table to which the next line may belong; empty outside a table
+        self._spans: Sequence[tuple[int, int]] = ()  # positions of the columns; empty if no rule below the header shows them
+        self._counter: int | None = None  # index of the column "#", which is the step
+        self._line_above = ""  # line that is a header if the next line is a rule
+
+    def read(self, line: str) -> LineMetrics | None:
+        """Return the metrics of the next line as a row of a table; None if the line is not in a table.
+
+        For a header, which is recorded for the rows below it, return a line without metrics.
+        """
+        line_above, self._line_above = self._line_above, ""
+        if (self._header or line_above) and RULE.fullmatch(line):
+            self._begin_above_rule(line_above, line)
+            return None  # a rule inside a table does not end it
+        if not self._header and not self._may_be_header(line):
+            return None
+        self._line_above = line
+        words = [word for word in _COLUMNS.split(line) if word]
+        has_only_names = len(words) > 1 and all(map(_COLUMN_NAME.fullmatch, words)) and not _PROSE.search(line)
+        if has_only_names:
+            self._header = []
+            # scikit-learn's report has a column "support". Its averages are read by `lines`.
+            is_header = "support" not in words and self._begin(words)
+            return LineMetrics(None, {}) if is_header else None
+        if self._header and (values := self._row_values(line, words)):
+            return self._names.split_record(values)
+        self._header = []
+        return None
+
+    def _may_be_header(self, line: str) -> bool:
+        """Return whether a line has the name of a column. Most lines have none, so the other checks are skipped."""
+        key = _column_key(line)
+        return any(column in key for column in self._names_by_column)
+
+    def _begin_above_rule(self, line_above: str, rule: str) -> None:
+        """Begin a table if the line above a rule is its header, with the positions of the columns by the rule's parts."""
+        spans = [match.span() for match in _RULE_PART.finditer(rule)]
+        columns = _cells(line_above, spans) if len(spans) > 1 else None
+        # A row of values above a rule between rows is no header.
+        if columns is not None and all(number(column.rstrip(" %")) is None for column in columns):
+            self._begin(columns, spans)
+
+    def _begin(self, columns: Sequence[str], spans: Sequence[tuple[int, int]] = ()) -> bool:
+        """Begin a table if one of its columns is a metric that the job names; return whether it begins.
+
+        Args:
+            columns: Texts in its header.
+            spans: Positions of the columns; empty if no rule shows them.
+        """
+        keys = [_column_key(column) for column in columns]
+        if self._names_by_column.keys().isdisjoint(keys):
+            return False
+        names = dict(self._names_by_column)
+        if not self._names.has_own_step:  # otherwise the job names the column of the step
+            names.setdefault(_COUNTER, "step")
+        self._header = [names.get(key, column) for key, column in zip(keys, columns, strict=True)]
+        self._spans = spans
+        self._counter = columns.index(_COUNTER) if _COUNTER in columns else None
+        return True
+
+    def _row_values(self, line: str, words: Sequence[str]) -> dict[str, float]:
+        """Return the numbers of a line in a table by their columns; empty if it is no row; see `_row_cells`."""
+        cells = self._row_cells(line, words)
+        # A line below `# Accuracy`, which is perhaps no header, is a row only if it has the number.
+        if not cells or (self._counter is not None and number(cells[self._counter]) is None):
+            return {}
+        values = ((name, number(text.rstrip(" %"))) for name, text in zip(self._header, cells, strict=True))
+        return {name: value for name, value in values if name and value is not None}
+
+    def _row_cells(self, line: str, words: Sequence[str]) -> Sequence[str]:
+        """Return the cells of a row, one for each column; empty if the line is no row.
+
+        Args:
+            line: The line.
+            words: Its words, which are the cells if the positions of the columns are not known.
+        """
+        column_count = len(self._header)
+        if self._spans:
+            cells = _cells(line, self._spans) or []
+            filled_count = sum(cell != "" for cell in cells)
+            if 2 * filled_count > column_count:  # otherwise the text is not in these columns, or is hardly a row
+                return cells
+        if len(words) == column_count:
+            return words
+        begins_with_index = len(words) == column_count + 1 and not self._spans  # of pandas; the header has no name for it
+        return words[1:] if begins_with_index else ()
+
+
+def _column_key(name: str) -> str:
+    """Return a name in the spelling by which columns and metrics are compared."""
+    return name.lower().replace("-", "_").replace(" ", "_")
+
+
+def _cells(line: str, spans: Sequence[tuple[int, int]]) -> list[str] | None:
+    """Return the texts of a line at the positions of columns; None if there is also text between or across columns."""
+    cells: list[str] = []
+    end, border = 0, f" \t{_PIPES}"
+    for start, stop in spans:
+        cell = " ".join(line[start:stop].split())
+        if line[end:start].strip(border) or any(pipe in cell for pipe in _PIPES):
+            return None
+        cells.append(cell)
+        end = stop
+    return None if line[end:].strip(border) else cells
