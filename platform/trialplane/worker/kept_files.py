@@ -105,12 +105,12 @@ def upload(client: Any, run: str, location: str, *, by_http: bool) -> messages.F
     Raises:
         Exception: MLflow or the object store cannot be reached, so no other file is tried.
     """
-    stored = dict(_list_artifacts(client, run, FOLDER))
+    stored_sizes = dict(_list_artifacts(client, run, FOLDER))
     files = _files(location)
     unsent: dict[str, str] = {}  # name of a file → reason
     may_retry = False
     for name, size in files[:MAX_FILES]:
-        if stored.get(f"{FOLDER}/{name}") == size:
+        if stored_sizes.get(f"{FOLDER}/{name}") == size:
             continue
         if by_http and _UNSENDABLE.search(name):
             unsent[name] = "MLflow would store it under another name: rename it, without # and % before two hex digits"
@@ -123,12 +123,22 @@ def upload(client: Any, run: str, location: str, *, by_http: bool) -> messages.F
                 raise
             may_retry = may_retry or not _is_refusal(error)
             unsent[name] = _reason(error)
+    return messages.FilesSent(_unsent_message(unsent, len(files)), may_retry)
+
+
+def _unsent_message(unsent: Mapping[str, str], count: int) -> str:
+    """Return a message about files that were not sent; "" if all were.
+
+    Args:
+        unsent: Name of a file that was tried → reason.
+        count: Number of all files, of which at most `MAX_FILES` are tried.
+    """
     shown = [f"{name} ({reason})" for name, reason in list(unsent.items())[:_MAX_SHOWN]]
     if more := len(unsent) - len(shown):
         shown[-1] += f" and {more} more"
-    if len(files) > MAX_FILES:
-        shown.append(f"of {len(files)} files {MAX_FILES} are sent")
-    return messages.FilesSent(escapes.escape_controls("; ".join(shown)), may_retry)
+    if count > MAX_FILES:
+        shown.append(f"of {count} files {MAX_FILES} are sent")
+    return escapes.escape_controls("; ".join(shown))
 
 
 def _list_artifacts(client: Any, run: str, folder: str) -> Iterator[tuple[str, int]]:

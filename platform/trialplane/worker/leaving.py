@@ -16,7 +16,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,23 +33,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("seconds", nargs="?", type=float, default=35.0, help="how long to wait (%(default)s)")
     parser.add_argument("--below", type=int, metavar="PID", help="only trials of slots below this process")
     options = parser.parse_args(argv)
-    deadline = time.monotonic() + options.seconds
-    pidfds = {}  # descriptor of each trial's process → its pid
-    for pid, template in trial_parents(options.below).items():
+    return _stop_trials(trial_parents(options.below), options.seconds)
+
+
+def _stop_trials(parents: Mapping[int, int], seconds: float) -> int:
+    """Send SIGTERM to trials, and wait until they have ended; return the exit code.
+
+    Args:
+        parents: Pid of each trial → pid of its template.
+        seconds: Time limit.
+    """
+    deadline = time.monotonic() + seconds
+    pid_by_pidfd = {}
+    for pid, template in parents.items():
         with contextlib.suppress(ProcessLookupError):
             os.kill(template, REMOVAL_SIGNAL)  # before SIGTERM, because the slot may end right after it
             pidfd = os.pidfd_open(pid)
-            pidfds[pidfd] = pid
+            pid_by_pidfd[pidfd] = pid
             signal.pidfd_send_signal(pidfd, signal.SIGTERM)
-    while pidfds:
-        ended, _, _ = select.select(list(pidfds), [], [], max(0.0, deadline - time.monotonic()))
+    while pid_by_pidfd:
+        ended, _, _ = select.select(list(pid_by_pidfd), [], [], max(0.0, deadline - time.monotonic()))
         if not ended:
-            pids = ", ".join(map(str, pidfds.values()))
-            sys.stderr.write(f"{len(pidfds)} trial(s) had not ended after {options.seconds:g} s: pid {pids}\n")
+            pids = ", ".join(map(str, pid_by_pidfd.values()))
+            sys.stderr.write(f"{len(pid_by_pidfd)} trial(s) had not ended after {seconds:g} s: pid {pids}\n")
             return 1
         for pidfd in ended:
             os.close(pidfd)
-            del pidfds[pidfd]
+            del pid_by_pidfd[pidfd]
     return 0
 
 
@@ -73,24 +83,24 @@ def trial_parents(below: int | None = None) -> dict[int, int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (process := _read_process(entry)) is not None:
             processes[int(entry.name)] = process
-
-    def is_below(pid: int) -> bool:
-        """Return whether a process is the one with pid `below`, or has it among its ancestors."""
-        while pid and pid != below:
-            pid = processes[pid].parent if pid in processes else 0
-        return pid == below
-
-    parents = {}
-    for pid, process in processes.items():
-        parent = processes.get(process.parent)
-        if parent is None or _TEMPLATE not in parent.command:
-            continue
-        leads_session = process.session == pid
-        is_trial = leads_session and (_TEMPLATE in process.command or _TRIAL in process.command)
-        if is_trial and (below is None or is_below(pid)):
-            parents[pid] = process.parent
+    templates = {pid for pid, process in processes.items() if _TEMPLATE in process.command}
+    parents = {
+        pid: process.parent
+        for pid, process in processes.items()
+        if process.parent in templates
+        and process.session == pid
+        and (pid in templates or _TRIAL in process.command)
+        and (below is None or _is_below(pid, below, processes))
+    }
     # A process that a trial has forked has the template's command line too. It is left out, because its parent is a trial.
     return {pid: parent for pid, parent in parents.items() if parent not in parents}
+
+
+def _is_below(pid: int, ancestor: int, processes: Mapping[int, _Process]) -> bool:
+    """Return whether a process is the ancestor itself, or below it."""
+    while pid and pid != ancestor:
+        pid = processes[pid].parent if pid in processes else 0
+    return pid == ancestor
 
 
 def _read_process(folder: Path) -> _Process | None:

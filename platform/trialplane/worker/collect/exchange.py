@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trialplane import errors
 from trialplane.wire import messages, records, units
@@ -29,13 +29,25 @@ GATHER = 0.1
 _ROOM = 64 << 20  # bytes that must be free in memory; otherwise results are passed in files on disk
 
 
-def is_full(offered: Mapping[int, tuple[str, int]]) -> bool:
+class OfferedResult(NamedTuple):
+    """A result that a worker offers until the controller has fetched it.
+
+    Attributes:
+        file: Path of its file.
+        size: Size of the packed result in bytes.
+    """
+
+    file: str
+    size: int
+
+
+def is_full(offered: Mapping[int, OfferedResult]) -> bool:
     """Return whether a worker has to wait until some of its results are fetched.
 
     Args:
-        offered: Results on offer: unit → file, bytes.
+        offered: Results on offer, by unit.
     """
-    total_size = sum(size for _, size in offered.values())
+    total_size = sum(result.size for result in offered.values())
     return len(offered) >= units.BATCH_RESULTS or (len(offered) >= AHEAD and total_size >= units.BATCH_BYTES)
 
 
@@ -60,13 +72,7 @@ class Exchange:
         self._send = send
         disk_folder = workdir.parent / "memory"
         self._folder = memory.create_folder(f"{request.run}-{request.number}", _ROOM, disk_folder)
-        self._weights = None
-        if weights is not None:
-            # All workers of this node with the same iteration and attempt share one file. The hash tells runs of the same
-            # name in different home folders apart.
-            home_hash = zlib.crc32(str(disk_folder).encode())
-            name = f"{request.run}-{home_hash:08x}-{request.trial}-{request.attempt}.weights"
-            self._weights = memory.share_file(name, weights, disk_folder)
+        self._weights = None if weights is None else _share_weights(request, weights, disk_folder)
         self._folders = (self._folder.path, workdir)  # folders in which the process may offer files
         self._segments = segments.Writer(self._folder.path, workdir)
         self._lock = threading.Lock()
@@ -75,7 +81,7 @@ class Exchange:
         self._queued_units: set[int] = set()  # units that the process has received and its job has not taken
         self._begun_units: set[int] = set()  # units that the job has taken and not given
         self._owed_units = 0  # units that were requested and have not arrived
-        self._offered_results: dict[int, tuple[str, int]] = {}  # unit → file, bytes
+        self._offered_results: dict[int, OfferedResult] = {}  # by unit
         self._weights_file: str | None = None  # the weights that the learner offers
         self._fed_files: dict[int, str] = {}  # unit → file of a result that the learner has
         self._is_closed = False
@@ -180,7 +186,7 @@ class Exchange:
             raise errors.MessageError(f"a worker offered {offer.bytes} bytes and {offer.items} items of unit {offer.unit}")
         self._check_folder(file)
         self._begun_units.discard(offer.unit)
-        self._offered_results[offer.unit] = file, offer.bytes
+        self._offered_results[offer.unit] = OfferedResult(file, offer.bytes)
         self._new_offers.append(offer)
 
     def _set_weights(self, size: int, file: str) -> None:
@@ -230,7 +236,7 @@ class Exchange:
         """
         with self._lock:
             offered = [] if self._is_closed else [unit for unit in requested if unit in self._offered_results]
-            return {unit: segments.read(self._offered_results[unit][0]) for unit in offered}
+            return {unit: segments.read(self._offered_results[unit].file) for unit in offered}
 
     def fetch_weights(self) -> Bytes | None:
         """Return the packed weights that the learner offers, as a mapped file; None if it has ended.
@@ -275,3 +281,16 @@ class Exchange:
             self._segments.close()  # at once, as a reference cycle may keep this object until the collector runs
             if self._weights is not None:
                 self._weights.release()
+
+
+def _share_weights(request: records.TrialRequest, weights: Bytes, disk_folder: Path) -> memory.HeldPath:
+    """Share the weights in a file, which all workers of this node with the same iteration and attempt have in common.
+
+    Args:
+        request: Request of the trial.
+        weights: Packed weights.
+        disk_folder: Folder on disk, in the run's home folder.
+    """
+    home_hash = zlib.crc32(str(disk_folder).encode())  # tells runs of the same name in different home folders apart
+    name = f"{request.run}-{home_hash:08x}-{request.trial}-{request.attempt}.weights"
+    return memory.share_file(name, weights, disk_folder)

@@ -86,35 +86,38 @@ class States:
         Raises:
             CheckpointError: The checkpoint could not be written; the previous ones are untouched.
         """
-        store = self._store
         try:
-            complete_names = store.complete()
-            name = record.name_of(iteration, complete_names)
-            parts = {}
-            for file, data in start.packed.items():
-                with store.create(name, file) as sink:
-                    sink.write(data.data)
-                parts[file] = record.Part(sink.size, sink.crc)
-            saved = record.Saved(
-                step=iteration,
-                name=name,
-                location=store.url(name),
-                world_size=1,
-                sharded=False,
-                metric=None,
-                parts=parts,
-                meta={},
-            )
-            if not parts:  # an empty file, because a store can only publish a checkpoint with a file
-                with store.create(name, STATE):
-                    pass
-            store.publish(name, record.dump(saved), [*parts])
+            complete_names = self._store.complete()
+            self._write(record.name_of(iteration, complete_names), iteration, start)
         except OSError as error:
             raise errors.CheckpointError(
-                f"the checkpoint for iteration {iteration} could not be written to {store.location}: "
+                f"the checkpoint for iteration {iteration} could not be written to {self._store.location}: "
                 f"{error.strerror or error}. Make room there and `platform resume` the run"
             ) from error
         self._remove_old(complete_names, iteration)
+
+    def _write(self, name: str, iteration: int, start: Start) -> None:
+        """Write a checkpoint and publish it; raise OSError if that fails."""
+        store = self._store
+        parts = {}
+        for file, data in start.packed.items():
+            with store.create(name, file) as sink:
+                sink.write(data.data)
+            parts[file] = record.Part(sink.size, sink.crc)
+        if not parts:  # an empty file, because a store can only publish a checkpoint with a file
+            with store.create(name, STATE):
+                pass
+        saved = record.Saved(
+            step=iteration,
+            name=name,
+            location=store.url(name),
+            world_size=1,
+            sharded=False,
+            metric=None,
+            parts=parts,
+            meta={},
+        )
+        store.publish(name, record.dump(saved), [*parts])
 
     def _remove_old(self, names: Sequence[str], iteration: int) -> None:
         """Remove those of the named checkpoints that are older than the iteration before this one, or of this iteration.

@@ -16,7 +16,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from trialplane import errors
 from trialplane.training import process
@@ -104,6 +104,18 @@ class Worker(context.Context):
         self._work.give(unit, value, items)
 
 
+class _TakenUnit(NamedTuple):
+    """A unit that the job has taken.
+
+    Attributes:
+        taken_at: Time, by the monotonic clock.
+        held_count: Number of units that the job had then, which share the worker's time.
+    """
+
+    taken_at: float
+    held_count: int
+
+
 class WorkerUnits:
     """The units of a worker's process, and its results until they are fetched.
 
@@ -117,9 +129,9 @@ class WorkerUnits:
         self._line = line
         self._segments = segments.Writer(folder, spare)
         self._ready: collections.deque[Unit] = collections.deque()
-        self._taken: dict[int, tuple[float, int]] = {}  # unit taken by the job → time, and number of units at that time
+        self._taken: dict[int, _TakenUnit] = {}  # by unit: those that the job has taken and not given
         self._pace: collections.deque[float] = collections.deque(maxlen=PACE_WINDOW)  # seconds for each of the last units
-        self._offered: dict[int, tuple[str, int]] = {}  # unit → file, bytes
+        self._offered: dict[int, exchange.OfferedResult] = {}  # by unit
         self._ahead_count = 0  # units to request before the job takes them
         self._owed_count = 0  # units requested and not received
         self._is_last = False  # whether the iteration has no more units
@@ -141,7 +153,7 @@ class WorkerUnits:
             self._line.send(messages.UnitsBegun(tuple(unit.number for unit in taken)))
             now = time.monotonic()
             held_count = len(self._taken) + len(taken)  # they share the worker's time, see `give`
-            self._taken.update({unit.number: (now, held_count) for unit in taken})
+            self._taken.update({unit.number: _TakenUnit(now, held_count) for unit in taken})
         return taken
 
     def _request_missing(self, count: int) -> None:
@@ -171,13 +183,13 @@ class WorkerUnits:
             file, size = self._segments.write(value)
         except errors.TransportError as error:
             raise errors.TransportError(f"unit {unit.number}: {error}") from error
-        taken_at, held_count = self._taken.pop(unit.number)
-        seconds = time.monotonic() - taken_at
-        self._pace.append(seconds / held_count)
+        taken_unit = self._taken.pop(unit.number)
+        seconds = time.monotonic() - taken_unit.taken_at
+        self._pace.append(seconds / taken_unit.held_count)
         # The number at most doubles, because a unit after a quick one may take long.
         slowest_seconds = max(*self._pace, 1e-6)
         self._ahead_count = min(AHEAD_UNITS, 2 * self._ahead_count + 1, int(AHEAD_SECONDS / slowest_seconds))
-        self._offered[unit.number] = file, size
+        self._offered[unit.number] = exchange.OfferedResult(file, size)
         self._line.send(messages.ResultOffered(Offer(unit.number, size, items, seconds), file))
         self._given_count += 1
         self._item_count += items
@@ -223,5 +235,4 @@ class WorkerUnits:
                 self._owed_count = 0 if self._is_last else max(0, self._owed_count - len(message.units))
             elif isinstance(message, messages.ReleaseResults):
                 for unit in message.units:
-                    file, _ = self._offered.pop(unit)
-                    self._segments.release(file)
+                    self._segments.release(self._offered.pop(unit).file)

@@ -59,16 +59,17 @@ def advice(
     missing_advice: dict[str, str] = {}  # source in job.yaml → message on a file with a missing metric
     other_advice: dict[str, str] = {}  # source in job.yaml → message on a file with other metrics
     for metric_file in metric_files(folder, names, is_own, original_content):
-        relative_path, source, values = metric_file.path.relative_to(folder), metric_file.source, metric_file.values
+        path, source, values = metric_file.path.relative_to(folder), metric_file.source, metric_file.values
         if source is None:
             remedy = "print the metric, or for a script write `capture: wandb`"
-            other_advice.setdefault("wandb", f"{relative_path} is W&B's, which is not read: {remedy}")
+            other_advice.setdefault("wandb", f"{path} is W&B's, which is not read: {remedy}")
             continue
-        matching = {name: values[name] for name in names if name in values}
-        shown = ", ".join(f"{name} ({value:g})" for name, value in list((matching or values).items())[:_MAX_NAMES])
+        missing_values = {name: values[name] for name in names if name in values}
+        shown_values = list((missing_values or values).items())[:_MAX_NAMES]
+        shown = ", ".join(f"{name} ({value:g})" for name, value in shown_values)
         declaration = source.source if source.source != "file" else f'{{from: file, path: "{source.path}"}}'
-        message = f"{relative_path} has {shown}: write `metrics: {declaration}`"
-        if matching:
+        message = f"{path} has {shown}: write `metrics: {declaration}`"
+        if missing_values:
             missing_advice.setdefault(declaration, message)
         else:
             other_advice.setdefault(declaration, f"{message} and name one of these")
@@ -96,25 +97,41 @@ def metric_files(
     for file in itertools.chain(declared_files, (file for file in _files(folder) if file not in declared_files)):
         if time.monotonic() > deadline:
             return
-        source = _source(file, folder)
-        if source is None:
-            if file.suffix == ".wandb" and is_own(file):
-                yield MetricFile(file, None, {})
-            continue
-        values: dict[str, float] = {}
-        file_lines: list[LineMetrics] = []
-        first_metrics: dict[frozenset[str], dict[str, float]] = {}  # names in a line → the metrics of the first such line
-        tail_source = Source(source, names)
         with contextlib.suppress(OSError):  # the file was removed meanwhile
-            is_long_text = source.source == "file" and file.stat().st_size > LAST  # it would take too long to read
-            if is_long_text or not is_own(file):
+            if not is_own(file):
                 continue
-            tail = Tail(file, tail_source, 0, original_content(file))
-            for line in tail.read(ended=True, deadline=deadline):
-                values.update(line.metrics)
-                file_lines.append(line._replace(metrics=first_metrics.setdefault(frozenset(line.metrics), line.metrics)))
-        if values:
-            yield MetricFile(file, source, values, tail_source.names.ambiguous.keys(), file_lines)
+            source = _source(file, folder)
+            if source is not None and not _is_too_long(file, source):
+                metric_file = _read(file, source, names, original_content(file), deadline)
+                if metric_file.values:
+                    yield metric_file
+            elif file.suffix == ".wandb":
+                yield MetricFile(file, None, {})
+
+
+def _is_too_long(file: Path, source: MetricSource) -> bool:
+    """Return whether a file is a text that would take too long to read."""
+    return source.source == "file" and file.stat().st_size > LAST
+
+
+def _read(file: Path, source: MetricSource, names: Collection[str], original: bytes, deadline: float) -> MetricFile:
+    """Read the metrics in a file.
+
+    Args:
+        file: The file.
+        source: Source that would read it.
+        names: Metrics to find in any spelling.
+        original: Content that the file had before the program ran.
+        deadline: End of the read, by the monotonic clock.
+    """
+    tail_source = Source(source, names)
+    values: dict[str, float] = {}
+    file_lines: list[LineMetrics] = []
+    first_metrics: dict[frozenset[str], dict[str, float]] = {}  # names in a line → the metrics of the first such line
+    for line in Tail(file, tail_source, 0, original).read(ended=True, deadline=deadline):
+        values.update(line.metrics)
+        file_lines.append(line._replace(metrics=first_metrics.setdefault(frozenset(line.metrics), line.metrics)))
+    return MetricFile(file, source, values, tail_source.names.ambiguous.keys(), file_lines)
 
 
 def _declared_files(folder: Path, declared: Sequence[str]) -> Iterator[Path]:

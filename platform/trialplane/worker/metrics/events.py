@@ -18,6 +18,11 @@ _MAX_RECORD = 16 << 20  # bytes; at a larger one, which has no scalars, the read
 _BEFORE_RECORD, _AFTER_RECORD = 12, 4  # bytes: the record's length and the length's checksum; the record's checksum
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _FLOAT, _DOUBLE = 1, 2  # types of a tensor
+# Numbers of fields, by message.
+_EVENT_STEP, _EVENT_SUMMARY = 2, 5
+_SUMMARY_VALUE = 1
+_VALUE_TAG, _VALUE_SIMPLE, _VALUE_TENSOR = 1, 2, 8
+_TENSOR_DTYPE, _TENSOR_SHAPE, _TENSOR_CONTENT, _TENSOR_FLOATS, _TENSOR_DOUBLES = 1, 2, 4, 5, 6
 
 
 class TensorBoard:
@@ -57,17 +62,21 @@ class TensorBoard:
         step = 0  # an event of step 0 lacks the field
         values: dict[str, float] = {}  # by tag
         for field, value in _fields(record):
-            if field == 2 and isinstance(value, int):  # step
+            if field == _EVENT_STEP and isinstance(value, int):
                 step = value
-            elif field == 5 and isinstance(value, bytes):  # summary
-                for nested_field, nested in _fields(value):
-                    if nested_field == 1 and isinstance(nested, bytes) and (scalar := _scalar(nested)) is not None:
-                        tag, number = scalar
-                        values[tag] = number
+            elif field == _EVENT_SUMMARY and isinstance(value, bytes):
+                values.update(_summary_scalars(value))
         if values:
             metrics = {self._names.lookup(tag).metric: number for tag, number in values.items()}
             metrics.pop("", None)  # of tags that stand for no metric
             yield LineMetrics(step, metrics)
+
+
+def _summary_scalars(summary: bytes) -> Iterator[tuple[str, float]]:
+    """Yield the tag and the number of each scalar in a summary."""
+    for field, value in _fields(summary):
+        if field == _SUMMARY_VALUE and isinstance(value, bytes) and (scalar := _scalar(value)) is not None:
+            yield scalar
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
@@ -128,11 +137,11 @@ def _scalar(value: bytes) -> tuple[str, float] | None:
     """Return the tag and the number of a summary's value; None if the value is not a scalar, or is NaN."""
     tag, number = "", None
     for field, content in _fields(value):
-        if field == 1 and isinstance(content, bytes):  # tag
+        if field == _VALUE_TAG and isinstance(content, bytes):
             tag = content.decode(errors="replace")
-        elif field == 2 and isinstance(content, float):  # simple_value
+        elif field == _VALUE_SIMPLE and isinstance(content, float):
             number = content
-        elif field == 8 and isinstance(content, bytes):  # tensor
+        elif field == _VALUE_TENSOR and isinstance(content, bytes):
             number = _tensor_number(content)
     return (tag, number) if tag and number is not None and not math.isnan(number) else None
 
@@ -144,18 +153,18 @@ def _tensor_number(tensor: bytes) -> float | None:
     """
     dtype, content = 0, b""
     listed: float | None = None
+    list_types = {_TENSOR_FLOATS: _FLOAT, _TENSOR_DOUBLES: _DOUBLE}
     for field, value in _fields(tensor):
-        if field == 1 and isinstance(value, int):  # dtype
+        if field == _TENSOR_DTYPE and isinstance(value, int):
             dtype = value
-        elif field == 2 and value:  # tensor_shape has a dimension
+        elif field == _TENSOR_SHAPE and value:  # it has a dimension
             return None
-        elif field == 4 and isinstance(value, bytes):  # tensor_content
+        elif field == _TENSOR_CONTENT and isinstance(value, bytes):
             content = value
-        elif field in (5, 6) and isinstance(value, float):  # float_val, double_val
+        elif field in list_types and isinstance(value, float):
             listed = value
-        elif field in (5, 6) and isinstance(value, bytes):  # a packed list of them
-            packed_number = _unpacked(value, _FLOAT if field == 5 else _DOUBLE)
-            listed = listed if packed_number is None else packed_number
+        elif field in list_types and isinstance(value, bytes):  # a packed list
+            listed = _unpacked(value, list_types[field])
     return _unpacked(content, dtype) if content and dtype in (_FLOAT, _DOUBLE) else listed
 
 

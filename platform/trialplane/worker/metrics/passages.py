@@ -111,8 +111,10 @@ class Passages:
             return _NO_RESULT
         if line.startswith(_OWN_PREFIXES):
             return _NO_RESULT
-        if not self._has_dumps:
-            return ResultPart(line)
+        return self._begin_dump_or_log(line) if self._has_dumps else ResultPart(line)
+
+    def _begin_dump_or_log(self, line: str) -> ResultPart:
+        """Return the part that may hold results of a line that may be a log's or begin a table of layers or a dump."""
         if _OPTUNA_LOG.match(line) or _LIGHTGBM_LOG.match(line):
             return ResultPart(line, is_named_only=True)
         if "Param" in line and _LAYERS_HEADER.match(line):

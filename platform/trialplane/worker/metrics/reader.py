@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from trialplane.job.program import Program
 from trialplane.wire.records import StopRule
@@ -33,6 +34,22 @@ END = 10.0  # seconds for the last read, which may take little more
 _SEARCH_SHARE = 1 / 20  # part of the time that may be spent on searches for new files
 _MAX_ORIGINAL = 64 << 20  # bytes of a file of the job's code
 _MAX_SHOWN = 10  # metrics in a message
+
+
+class _HeldReport(NamedTuple):
+    """A report that is held, because another source may still turn out to have one of its metrics.
+
+    Attributes:
+        until: Time until which it is held, by the monotonic clock.
+        source: Source in which it was found.
+        step: Step.
+        metrics: Metrics by name.
+    """
+
+    until: float
+    source: Source
+    step: int
+    metrics: dict[str, float]
 
 
 class Reader:
@@ -75,17 +92,15 @@ class Reader:
         self._owners: dict[str, Source] = {}  # metric → the source from which it is read
         self._folder, self._code = folder, code if program.cwd == "code" else None
         self._start_time = start_time
-        # Reports that are held, each with its source, and first the time until which it is held.
-        self._held_reports: collections.deque[tuple[float, Source, Report]] = collections.deque()
+        self._held_reports: collections.deque[_HeldReport] = collections.deque()
         self._held_until: dict[str, float] = {}  # metric → time until which its first reports are held
         self._sources = [Source(source, program.names, program.sample or ()) for source in program.metrics]
         file_sources = [source for source in self._sources if source.declaration.source != "mlflow"]
         # A metric can have several sources if the job declares several, or is a script, which may report it itself.
         self._hold = HOLD if program.script or len(file_sources) > 1 else 0.0
-        self._tails: list[Tail] = []
-        for source in self._sources:
-            if source.declaration.source == "stdout":
-                self._tails.append(Tail(log, source, log.stat().st_size if log.exists() else 0))
+        earlier_bytes = log.stat().st_size if log.exists() else 0  # written before the program's start
+        output_sources = [source for source in self._sources if source.declaration.source == "stdout"]
+        self._tails = [Tail(log, source, earlier_bytes) for source in output_sources]
         self._next_look = -math.inf
         self._last_step = 0
 
@@ -185,15 +200,14 @@ class Reader:
         """
         for source, (step, metrics) in burst.reports():
             until = max((self._held_until.setdefault(name, now + self._hold) for name in metrics), default=now)
-            self._held_reports.append((until, source, (step, metrics)))
+            self._held_reports.append(_HeldReport(until, source, step, metrics))
         due: list[Report] = []
         while self._held_reports:
-            until, source, (step, metrics) = self._held_reports[0]
-            if until > now and not ended:
+            if self._held_reports[0].until > now and not ended:
                 break
-            self._held_reports.popleft()
-            if owned := {name: value for name, value in metrics.items() if self._is_read_from(name, source)}:
-                due.append((step, owned))
+            held = self._held_reports.popleft()
+            if owned := {name: value for name, value in held.metrics.items() if self._is_read_from(name, held.source)}:
+                due.append((held.step, owned))
         return due
 
     def _is_read_from(self, name: str, source: Source) -> bool:

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from trialplane.wire import messages
 from trialplane.worker.channel import Channel
@@ -53,19 +54,19 @@ def fork(work: rank.TrialWork, placement: rank.Placement, close_inherited: Calla
         close_inherited: Closes the supervisor's descriptors in the child. Otherwise a channel that the supervisor closes
             would stay open.
     """
-    supervisor_end, rank_end, source, sink = _open_channels(placement)
+    connections = _open_connections(placement)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         if placement.rank:
-            os.dup2(sink, 1)
-            os.dup2(sink, 2)
-            os.close(sink)
-            os.close(source)
-        supervisor_end.close()
+            os.dup2(connections.sink, 1)
+            os.dup2(connections.sink, 2)
+            os.close(connections.sink)
+            os.close(connections.source)
+        connections.supervisor_end.close()
         close_inherited()
-        rank.run_and_end(work, placement, Channel(rank_end, messages.TO_RANK), parent)
-    return _started_rank(placement, pid, supervisor_end, rank_end, source, sink)
+        rank.run_and_end(work, placement, Channel(connections.rank_end, messages.TO_RANK), parent)
+    return _started_rank(placement, pid, connections)
 
 
 def spawn(work: rank.TrialWork, placement: rank.Placement, close_inherited: Callable[[], None]) -> Rank:
@@ -73,17 +74,19 @@ def spawn(work: rank.TrialWork, placement: rank.Placement, close_inherited: Call
 
     The arguments are those of `fork`. A new interpreter inherits no descriptors, so `close_inherited` is not called.
     """
-    supervisor_end, rank_end, source, sink = _open_channels(placement)
+    connections = _open_connections(placement)
+    descriptor = connections.rank_end.fileno()
+    output = connections.sink if placement.rank else None
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "trialplane.worker.ranks.rank", str(rank_end.fileno()), str(os.getpid())],
-        pass_fds=[rank_end.fileno()],
+        [sys.executable, "-P", "-m", "trialplane.worker.ranks.rank", str(descriptor), str(os.getpid())],
+        pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
-        stdout=sink if placement.rank else None,
-        stderr=sink if placement.rank else None,
+        stdout=output,
+        stderr=output,
         env={**os.environ, **placement.env(work.workdir)},
     )
     process.returncode = 0  # otherwise the Popen object may wait for the process, whose exit the supervisor needs
-    started = _started_rank(placement, process.pid, supervisor_end, rank_end, source, sink)
+    started = _started_rank(placement, process.pid, connections)
     request = messages.RunRank(work.config, work.request, str(work.workdir), placement.local, placement.address)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the process has died, which the supervisor handles
         started.channel.send(request)
@@ -100,25 +103,37 @@ def block_sigterm() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _open_channels(placement: rank.Placement) -> tuple[socket.socket, socket.socket, int, int]:
-    """Return the two ends of a channel, the supervisor's and the rank's, and those of a pipe for the rank's output.
+class _Connections(NamedTuple):
+    """The connections of a supervisor and a rank.
 
-    The pipe's ends are for reading and writing. Both are -1 for rank 0, which needs no pipe.
+    Attributes:
+        supervisor_end: Supervisor's end of the channel.
+        rank_end: Rank's end of the channel.
+        source: Descriptor from which the supervisor reads the rank's output; -1 for rank 0, which needs no pipe.
+        sink: Descriptor to which the rank writes it; -1 for rank 0.
     """
+
+    supervisor_end: socket.socket
+    rank_end: socket.socket
+    source: int
+    sink: int
+
+
+def _open_connections(placement: rank.Placement) -> _Connections:
+    """Open the connections of a rank."""
     source, sink = os.pipe() if placement.rank else (-1, -1)
-    return *socket.socketpair(), source, sink
+    return _Connections(*socket.socketpair(), source, sink)
 
 
-def _started_rank(
-    placement: rank.Placement, pid: int, supervisor_end: socket.socket, rank_end: socket.socket, source: int, sink: int
-) -> Rank:
-    """Close the rank's ends of its channel and pipe in the supervisor, and return the started rank with the other ends."""
-    rank_end.close()
+def _started_rank(placement: rank.Placement, pid: int, connections: _Connections) -> Rank:
+    """Close the rank's ends of its connections in the supervisor, and return the started rank with the other ends."""
+    connections.rank_end.close()
     forwarder = None
     if placement.rank:
-        os.close(sink)
-        forwarder = LineForwarder(source, f"[rank {placement.rank}] ", sys.stdout.fileno())
-    return Rank(placement, pid, os.pidfd_open(pid), Channel(supervisor_end, messages.FROM_RANK), forwarder)
+        os.close(connections.sink)
+        forwarder = LineForwarder(connections.source, f"[rank {placement.rank}] ", sys.stdout.fileno())
+    channel: Channel[messages.ToRank, messages.FromRank] = Channel(connections.supervisor_end, messages.FROM_RANK)
+    return Rank(placement, pid, os.pidfd_open(pid), channel, forwarder)
 
 
 class LineForwarder:

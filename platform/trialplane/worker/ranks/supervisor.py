@@ -93,15 +93,8 @@ class Supervisor:
 
         After SIGABRT this process ends by the same signal instead, once its ranks have ended.
         """
-        wake_read, wake_write = socket.socketpair()
-        wake_read.setblocking(False)
-        wake_write.setblocking(False)
-        for number in (signal.SIGTERM, signal.SIGABRT):
-            signal.signal(number, lambda *_: None)  # the number of a signal with a handler is written to `wake_write`
-        signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
-        self._selector.register(wake_read, selectors.EVENT_READ, functools.partial(self._handle_signals, wake_read))
+        self._watch_signals()
         with contextlib.closing(self._rendezvous()) as port:
-            self._wake_sockets = (wake_read, wake_write)
             with starting.block_sigterm():
                 self._start(port.address)
             self._selector.register(self._channel, selectors.EVENT_READ, self._handle_slot_channel)
@@ -119,6 +112,16 @@ class Supervisor:
         with contextlib.suppress(OSError):  # the slot has ended
             self._channel.flush(wait=True)
         return dataclasses.replace(self._verdict.outcome(self._last_metrics), peak_memory=self._peak_memory)
+
+    def _watch_signals(self) -> None:
+        """Let SIGTERM and SIGABRT wake the loop, which handles them between other events."""
+        self._wake_sockets = wake_read, wake_write = socket.socketpair()
+        wake_read.setblocking(False)
+        wake_write.setblocking(False)
+        for number in (signal.SIGTERM, signal.SIGABRT):
+            signal.signal(number, lambda *_: None)  # the number of a signal with a handler is written to `wake_write`
+        signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
+        self._selector.register(wake_read, selectors.EVENT_READ, functools.partial(self._handle_signals, wake_read))
 
     # --- start
 
@@ -276,12 +279,8 @@ class Supervisor:
             self._timers.set("overdue", now + self._config.grace, self._end_overdue)
             self._signal(signal.SIGTERM)
         elif next_step is NextStep.END:
-            decision = self._verdict.decision
-            is_ended_early = decision is not None and (
-                decision.early or decision.state in (TrialState.PRUNED, TrialState.PAUSED)
-            )
             self._timers.cancel("settle", "linger", "overdue")  # the end below replaces them
-            self._kill_in(min(PRUNED_GRACE if is_ended_early else ENDING_GRACE, self._config.grace))
+            self._kill_in(min(PRUNED_GRACE if self._verdict.is_ended_early else ENDING_GRACE, self._config.grace))
             self._signal(signal.SIGTERM)
         for remark in self._verdict.remarks:
             self._log(remark)

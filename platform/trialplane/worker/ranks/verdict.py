@@ -53,6 +53,12 @@ class Verdict:
         self._killed: tuple[int, ...] = ()  # ranks that the supervisor has killed
         self._late_message = ""  # names the ranks that did not end after the result was complete
 
+    @property
+    def is_ended_early(self) -> bool:
+        """Whether the decision is an end without a failure: the trial was pruned or paused, or met a stop rule."""
+        decision = self.decision
+        return decision is not None and (decision.early or decision.state in (TrialState.PRUNED, TrialState.PAUSED))
+
     def handle_outcome(self, rank: int, outcome: TrialOutcome) -> NextStep:
         """Handle the outcome that a rank has sent; return the next step for the other ranks."""
         self._reported[rank] = outcome

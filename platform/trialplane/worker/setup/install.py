@@ -10,6 +10,7 @@ cannot be reached in time, or the node is at fault, the container fails, and Kub
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import errno
 import os
@@ -94,17 +95,36 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
     work = target / ".work"  # on the volume of the packages, so that uv can link files from its cache
     work.mkdir(parents=True, exist_ok=True)
     try:
-        constraints, wanted = work / "constraints.txt", work / "wanted.txt"
-        constraints.write_text("\n".join([*(f"{package}=={pin}" for package, pin in pins.items()), *_bounds(pins)]))
-        wanted.write_text("\n".join(_requirement_text(line.requirement) for line in applicable))
-        # The dry run compares with this Python and lists the missing packages; with --target it would list all packages.
-        output = _run_uv(work, limits, deadline, "--dry-run", "-r", str(wanted), "-c", str(constraints))
-        missing = _ADDED.findall(output)
+        missing = _missing_packages(applicable, pins, work, limits, deadline)
         if missing:
             _run_uv(work, limits, deadline, "--no-deps", "--target", str(target), *missing)
             _check_packages(target, missing, pins, limits)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+    return missing
+
+
+def _missing_packages(
+    lines: Sequence[RequirementLine], pins: dict[str, str], work: Path, limits: Limits, deadline: float
+) -> list[str]:
+    """Return the packages that this Python lacks for some requirements, as `name==version`.
+
+    Args:
+        lines: The requirements.
+        pins: Versions of packages that stay, by name.
+        work: Folder for files of uv.
+        limits: Limits of the chart.
+        deadline: End of the installation, by the monotonic clock.
+
+    Raises:
+        EntrypointError, SlotError: As in `install`.
+    """
+    constraints, wanted = work / "constraints.txt", work / "wanted.txt"
+    constraints.write_text("\n".join([*(f"{package}=={pin}" for package, pin in pins.items()), *_bounds(pins)]))
+    wanted.write_text("\n".join(_requirement_text(line.requirement) for line in lines))
+    # The dry run compares with this Python and lists the missing packages; with --target it would list all packages.
+    output = _run_uv(work, limits, deadline, "--dry-run", "-r", str(wanted), "-c", str(constraints))
+    missing: list[str] = _ADDED.findall(output)
     return missing
 
 
@@ -136,20 +156,22 @@ def pinned_packages() -> dict[str, str]:
         if (key := f"{name}[{','.join(sorted(requirement.extras))}]") in visited:
             continue
         visited.add(key)
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):  # not needed by this kind of image
             distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:  # not needed by this kind of image
-            continue
-        versions[name] = distribution.version
-        for text in distribution.requires or ():
-            try:
-                needed = Requirement(text)
-            except InvalidRequirement:  # from an old package
-                continue
-            extras = requirement.extras or {""}  # a marker without an extra needs a value for it too
-            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
-                pending.append(needed)
+            versions[name] = distribution.version
+            pending += _dependencies(distribution, requirement.extras)
     return versions
+
+
+def _dependencies(distribution: metadata.Distribution, extras: set[str]) -> Iterator[Requirement]:
+    """Yield the requirements of an installed package that apply here with some of its extras."""
+    for text in distribution.requires or ():
+        with contextlib.suppress(InvalidRequirement):  # from an old package
+            requirement = Requirement(text)
+            # A marker without an extra needs a value for it too.
+            environments = [{"extra": extra} for extra in extras or {""}]
+            if requirement.marker is None or any(map(requirement.marker.evaluate, environments)):
+                yield requirement
 
 
 def _bounds(pins: dict[str, str]) -> Iterator[str]:
@@ -217,13 +239,6 @@ def _run_uv(work: Path, limits: Limits, deadline: float, *arguments: str) -> str
         EntrypointError: The installation would fail in any pod.
         SlotError: The network or the node is at fault.
     """
-    passed = {name: value for name, value in os.environ.items() if _PASSED_VARIABLES.fullmatch(name)}
-    variables = {
-        "HOME": str(work),
-        "TMPDIR": str(work),
-        "UV_CACHE_DIR": str(work / "cache"),
-        "UV_HTTP_RETRIES": HTTP_RETRIES,
-    }
     if util.find_spec("uv") is None:
         raise EntrypointError(
             "the image has no uv; `platform image build` builds one with it, of this version of trialplane"
@@ -233,14 +248,10 @@ def _run_uv(work: Path, limits: Limits, deadline: float, *arguments: str) -> str
         "--python", sys.executable, "--no-python-downloads", "--break-system-packages",
         "--default-index", limits.index, "--only-binary", ":all:", *arguments,
     ]  # fmt: skip
+    timeout = max(0.0, deadline - time.monotonic())
     try:
         process = subprocess.run(
-            command,
-            env={**passed, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=max(0.0, deadline - time.monotonic()),
-            check=False,
+            command, env=_uv_variables(work), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise EntrypointError(
@@ -250,6 +261,18 @@ def _run_uv(work: Path, limits: Limits, deadline: float, *arguments: str) -> str
     if process.returncode:
         raise _uv_error(output, limits.index)
     return output
+
+
+def _uv_variables(work: Path) -> dict[str, str]:
+    """Return the environment variables of uv, which writes all of its files into the folder `work`."""
+    passed = {name: value for name, value in os.environ.items() if _PASSED_VARIABLES.fullmatch(name)}
+    return {
+        **passed,
+        "HOME": str(work),
+        "TMPDIR": str(work),
+        "UV_CACHE_DIR": str(work / "cache"),
+        "UV_HTTP_RETRIES": HTTP_RETRIES,
+    }
 
 
 def _uv_error(output: str, index: str) -> EntrypointError | SlotError:
