@@ -86,27 +86,30 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
     process.seed_everything(arguments.seed)
     rank = int(os.environ.get("RANK", "0"))
     with tempfile.TemporaryDirectory(prefix="trialplane-") as workdir:
-        checkpoints = arguments.checkpoints or _checkpoints(job, Path(workdir))
         fields = {
             **_context_fields(job, folder, rank),
             "params": params,
             "seed": arguments.seed,
             "workdir": Path(workdir),
-            "checkpoints": checkpoints,
+            "checkpoints": arguments.checkpoints or _checkpoints(job, Path(workdir)),
         }
         try:
-            if isinstance(job, Collection):
-                result = _run_collection(job, run, learn, fields)
-            else:
-                ctx = context.Context(**fields, trial=0)
-                with context.activate(ctx):
-                    result = run(ctx)
+            result = _call_job(job, run, learn, fields)
         except context.Stopped as stopped:
             if rank == 0:
                 sys.stderr.write(f"{stopped}\n")
             sys.exit(128 + signal.SIGTERM)  # the exit code that a shell reports for a process ended by SIGTERM
     if rank == 0:
         print(json.dumps(result if isinstance(result, Mapping) else {"value": result}, default=str, indent=2))  # noqa: T201
+
+
+def _call_job(job: Job, run: Callable[..., Any], learn: Callable[..., Any] | None, fields: Mapping[str, Any]) -> Any:
+    """Call the job's functions with a context of these fields, and return the result."""
+    if isinstance(job, Collection):
+        return _run_collection(job, run, learn, fields)
+    ctx = context.Context(**fields, trial=0)
+    with context.activate(ctx):
+        return run(ctx)
 
 
 def _context_fields(job: Job, folder: Path, rank: int) -> dict[str, Any]:

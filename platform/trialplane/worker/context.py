@@ -15,7 +15,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -375,7 +375,7 @@ class Context:
         """
         from trialplane.training.states import States  # imports numpy
 
-        states, requested_step = States(location, self.rank, self.world_size), self._origin.step
+        states = States(location, self.rank, self.world_size)
         if self._origin.is_shared:
             try:
                 restored = states.restore(lambda _: True)
@@ -383,6 +383,7 @@ class Context:
                 restored = None
             self._origin.restored_step = -1 if restored is None else restored.step
             return restored
+        requested_step = self._origin.step
         if self._origin.is_exact:
             restored = states.restore_newest()
         else:
@@ -563,13 +564,7 @@ class Context:
             counted = self._metric_sources.counted_metrics(source, metrics)
             if not counted and metrics:
                 return
-            # A library may log something before the training. Only the segment's metrics show that the job has trained.
-            has_trained = not source or not self._pause.metrics.isdisjoint(counted)
-            if has_trained and self._origin.is_required and not self._origin.was_read:
-                raise Invalid(
-                    f"the trial takes over the state at {self._origin.location}, and the job has trained without reading "
-                    "it: begin with ctx.restored, or with an integration's callback"
-                )
+            self._check_origin_was_read(source, counted)
             if waits and self._pause.is_past(step):
                 raise self._pause_error()
             # A reporter that always waits need not take `waits`.
@@ -581,6 +576,24 @@ class Context:
         if waits and self._pause.is_saved:
             self._states().wait()
             raise Paused(f"paused after step {step}")
+
+    def _check_origin_was_read(self, source: str, counted: Collection[str]) -> None:
+        """Check that a job that must take over the state of another trial has read it before it trains.
+
+        Args:
+            source: Library that logs the metrics of a report; "" for the job's own reports.
+            counted: Names of these metrics.
+
+        Raises:
+            Invalid: It has not.
+        """
+        # A library may log something before the training. Only the segment's metrics show that the job has trained.
+        has_trained = not source or not self._pause.metrics.isdisjoint(counted)
+        if has_trained and self._origin.is_required and not self._origin.was_read:
+            raise Invalid(
+                f"the trial takes over the state at {self._origin.location}, and the job has trained without reading "
+                "it: begin with ctx.restored, or with an integration's callback"
+            )
 
     def path(self, name: str) -> Path:
         """Return the parameter `name` as a path. Relative paths are relative to the job's folder.

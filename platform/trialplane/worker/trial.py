@@ -174,17 +174,8 @@ def send_end(channel: Channel[Any, Any], request: records.TrialRequest, outcome:
 
 def _set_up_process(config: records.SlotConfig, request: records.TrialRequest, workdir: Path) -> None:
     """Set up this process for the trial: log, environment, folder, limits, policies, random numbers."""
-    log = paths.RunPaths(Path(config.root)).trial_log(request.trial, request.attempt, request.worker)
-    log.parent.mkdir(parents=True, exist_ok=True)
+    _redirect_streams(paths.RunPaths(Path(config.root)).trial_log(request.trial, request.attempt, request.worker))
     workdir.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file, Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    for stream in (sys.stdout, sys.stderr):
-        # The template's streams are unbuffered, so `print` writes a line and its end separately, and another rank's line
-        # could come in between.
-        stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # a TextIOWrapper here
     faulthandler.enable()  # a crash or a time-out leaves its stacks in the log
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.environ.update(
@@ -207,6 +198,19 @@ def _set_up_process(config: records.SlotConfig, request: records.TrialRequest, w
     if not has_ranks(config):  # a supervisor forks ranks, which it cannot once numpy and torch have threads
         environment.use_cores(config.cpus)
     process.seed_everything(request.seed)
+
+
+def _redirect_streams(log: Path) -> None:
+    """Redirect this process's output to a log, by whole lines, and its input to nothing."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file, Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    for stream in (sys.stdout, sys.stderr):
+        # The template's streams are unbuffered, so `print` writes a line and its end separately, and another rank's line
+        # could come in between.
+        stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # a TextIOWrapper here
 
 
 def enter_mlflow(config: records.SlotConfig, request: records.TrialRequest) -> None:
@@ -243,40 +247,55 @@ def run_job(
         **rank_fields: Fields of the context that differ between ranks, and `_stop`.
     """
     reporter.is_quiet = config.program is not None
-    location = checkpoint_folder(config, request.run, request.trial, request.folder)
     saving = context.Saving()
-    imports = advice.LateImports()
-    # If this process imports the function itself, all of its imports would count as late.
-    is_imported_in_template = job_function is not None and config.program is None
+    fields = {
+        **_request_fields(config, request, workdir),
+        "_saving": saving,
+        "_reporter": reporter,
+        **({} if request.segment is None else {"_confirm": reporter.confirm}),
+        **rank_fields,
+    }
     try:
-        origin = _prepare_origin(config, request, location, reporter)
-        job_folder = _enter_job_folder(config, workdir)
-        job_function = _prepare_function(job_function, config, request, reporter)
-        fields = {
-            **_request_fields(config, request),
-            "workdir": workdir,
-            "checkpoints": location,
-            "_origin": origin,
-            "_saving": saving,
-            "_reporter": reporter,
-            **({} if request.segment is None else {"_confirm": reporter.confirm}),
-            **rank_fields,
-        }
-        with imports.watch() if is_imported_in_template else contextlib.nullcontext():
-            end = _call_to_end(functools.partial(call_job, job_function, fields), reporter)
-        if rank_fields.get("rank", 0) > 0:  # only the result of rank 0 counts
-            return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
-        copy_remark = outcomes.copy_kept_files(location, job_folder, config.keep)
-        if config.program is not None:
-            outcome = _program_outcome(request, reporter, end)
-        else:
-            outcome = _function_outcome(config, request, workdir, reporter, imports, end)
-        return dataclasses.replace(outcome, remark="; ".join(filter(None, (copy_remark, saving.remark))))
+        outcome = _run_to_outcome(job_function, config, request, reporter, call_job, fields)
+        return dataclasses.replace(outcome, remark="; ".join(filter(None, (outcome.remark, saving.remark))))
     except BaseException as error:  # noqa: BLE001  every error of the job is an outcome, KeyboardInterrupt too
         # Trials are compared at a rung by the newest value of each metric; a failure has the metrics of the last report.
         metrics = reporter.newest if isinstance(error, context.Paused) else reporter.last
         outcome = outcomes.outcome_of_error(request, error, metrics)
         return dataclasses.replace(outcome, remark=saving.remark)
+
+
+def _run_to_outcome(
+    job_function: context.JobFunction | None,
+    config: records.SlotConfig,
+    request: records.TrialRequest,
+    reporter: Reporter,
+    call_job: CallJob,
+    fields: Mapping[str, Any],
+) -> records.TrialOutcome:
+    """Prepare the job, call its function and return the outcome, with a remark about files that could not be copied.
+
+    The arguments are those of `run_job`; `fields` are all fields of the context but the origin.
+
+    Raises:
+        BaseException: Any error of the job.
+    """
+    imports = advice.LateImports()
+    # If this process imports the function itself, all of its imports would count as late.
+    is_imported_in_template = job_function is not None and config.program is None
+    origin = _prepare_origin(config, request, fields["checkpoints"], reporter)
+    job_folder = _enter_job_folder(config, fields["workdir"])
+    job_function = _prepare_function(job_function, config, request, reporter)
+    with imports.watch() if is_imported_in_template else contextlib.nullcontext():
+        end = _call_to_end(lambda: call_job(job_function, {**fields, "_origin": origin}), reporter)
+    if fields.get("rank", 0) > 0:  # only the result of rank 0 counts
+        return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
+    copy_remark = outcomes.copy_kept_files(fields["checkpoints"], job_folder, config.keep)
+    if config.program is not None:
+        outcome = _program_outcome(request, reporter, end)
+    else:
+        outcome = _function_outcome(config, request, fields["workdir"], reporter, imports, end)
+    return dataclasses.replace(outcome, remark=copy_remark)
 
 
 def _prepare_origin(
@@ -337,8 +356,8 @@ def _enter_job_folder(config: records.SlotConfig, workdir: Path) -> Path:
     return workdir
 
 
-def _request_fields(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:
-    """Return the fields of the context that follow from the trial's request and the slot's configuration alone."""
+def _request_fields(config: records.SlotConfig, request: records.TrialRequest, workdir: Path) -> dict[str, Any]:
+    """Return the fields of the context that follow from the slot's configuration, the request and the scratch folder."""
     return {
         "params": dict(request.params),  # a copy, to which an objective of Optuna adds its values
         "seed": request.seed,
@@ -349,6 +368,8 @@ def _request_fields(config: records.SlotConfig, request: records.TrialRequest) -
         "gpus": config.gpus,
         "code": Path(config.code),
         "cache": Path(config.cache),
+        "workdir": workdir,
+        "checkpoints": checkpoint_folder(config, request.run, request.trial, request.folder),
         "_pause": pausing.Pause(request.segment),
     }
 
@@ -461,8 +482,7 @@ def _find_origin(config: records.SlotConfig, request: records.TrialRequest, loca
     """
     segment = request.segment or records.Segment()
     parent = segment.parent
-    has_other_folder = parent is not None and (parent.trial, parent.folder) != (request.trial, request.folder)
-    if parent is not None and has_other_folder:
+    if parent is not None and (parent.trial, parent.folder) != (request.trial, request.folder):  # of another trial
         return context.Origin(
             checkpoint_folder(config, request.run, parent.trial, parent.folder),
             is_exact=True,
@@ -474,11 +494,24 @@ def _find_origin(config: records.SlotConfig, request: records.TrialRequest, loca
     if not request.resume:
         return context.Origin()
     start = request.start or records.Parent(request.trial, -1)  # by default, the newest checkpoint of the same trial
-    step = start.step if start.step >= 0 else None
     other_location = checkpoint_folder(config, request.resume, start.trial)
-    if not start.digest:  # of the run that `--resume` names
-        return context.Origin(other_location, step=step)
-    # An error of the store is not caught: each rank decides this, and one that alone began at step 0 would mix steps.
+    if start.digest:
+        return _reused_origin(start, location, other_location)
+    return context.Origin(other_location, step=start.step if start.step >= 0 else None)
+
+
+def _reused_origin(start: records.Parent, location: str, other_location: str) -> context.Origin:
+    """Return the checkpoint that `reuse` has selected, unless it was changed or the trial has checkpoints of its own.
+
+    Args:
+        start: The checkpoint.
+        location: Location of the trial's own checkpoints.
+        other_location: Location of the checkpoint, in another run.
+
+    Raises:
+        CheckpointError: A location cannot be read. This is not caught: each rank decides for itself where to begin, and one
+            that alone began at step 0 would mix steps.
+    """
     if folders.summary(location) is not None:  # an earlier attempt has continued from the origin, if it was there
         return context.Origin()
     summary = folders.summary(other_location)
@@ -585,8 +618,7 @@ class Reporter:
     def confirm(self) -> None:
         """Wait until the reports so far are in the ledger."""
         self._channel.send(messages.Confirm())
-        answer = self._channel.receive()
-        assert isinstance(answer, messages.AnswerReport), "a Confirm is answered with AnswerReport"
+        answer = self._receive_answer()
         assert answer.prune_at is None, "no pruner prunes a trial with rungs"
 
     def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
@@ -598,25 +630,35 @@ class Reporter:
         warning, start_step = "", None
         if not self.newest:  # the first report
             warning, start_step = self.warning(), self.start_step(step)
+        self._record(metrics)
+        self._print(step, metrics, warning)
+        self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), warning, waits, start_step))
+        if not waits:
+            return False
+        is_pruned = self._request.prunable and self._receive_answer().prune_at is not None
+        if rule := stopping.met_rule(self._request.stop, step, metrics):
+            raise context.Finished(f"stopped at step {step}: {rule}")
+        return is_pruned
+
+    def _record(self, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of a report as the last and the newest ones."""
         self.last = metrics
         for name, value in metrics.items():
             # Of a metric whose best report counts, the last finite value stays if the training diverges at the end.
             has_diverged = name in self._request.reported and name in self.newest and not math.isfinite(value)
             if not has_diverged:
                 self.newest[name] = value
+
+    def _print(self, step: int, metrics: Mapping[str, float], warning: str) -> None:
+        """Print a warning, if there is one, and the report into the trial's log."""
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
             if warning:
-                print(f"warning: {warning}")  # noqa: T201  into the trial's log
+                print(f"warning: {warning}")  # noqa: T201
             if not self.is_quiet:
-                print(progress.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
-        self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), warning, waits, start_step))
-        if not waits:
-            return False
-        is_pruned = False
-        if self._request.prunable:
-            answer = self._channel.receive()
-            assert isinstance(answer, messages.AnswerReport), "a report is answered with AnswerReport"
-            is_pruned = answer.prune_at is not None
-        if rule := stopping.met_rule(self._request.stop, step, metrics):
-            raise context.Finished(f"stopped at step {step}: {rule}")
-        return is_pruned
+                print(progress.line(step, metrics), flush=True)  # noqa: T201
+
+    def _receive_answer(self) -> messages.AnswerReport:
+        """Wait for the slot's answer to a report or a Confirm."""
+        answer = self._channel.receive()
+        assert isinstance(answer, messages.AnswerReport), "a report or Confirm is answered with AnswerReport"
+        return answer
