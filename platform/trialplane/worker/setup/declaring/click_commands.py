@@ -1,0 +1,90 @@
+"""Arguments of click's commands, and of typer's, which are click's."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NoReturn
+
+from trialplane.wire.declared import Option
+from trialplane.worker.setup.declaring.declarations import KINDS, Declarations, kind_of, parameter_name, plain_choices
+
+_MODULES = ("click.core", "typer._click.core")  # typer includes a copy of click
+
+
+def watch(declarations: Declarations) -> None:
+    """Replace the function by which a command reads the arguments, in click and typer if they are installed."""
+    for name in _MODULES:
+        try:
+            command_class = importlib.import_module(name).Command
+        except ImportError:
+            continue
+        command_class.make_context = lambda command, *args, **kwargs: _end_at_click(declarations, command)
+
+
+def _end_at_click(declarations: Declarations, command: Any) -> NoReturn:
+    """Add the parameters of a click command, of the groups and subcommands down to the one that trains, and end."""
+    while getattr(command, "commands", None):
+        name = declarations.choose_subcommand(command.commands)
+        if not name:
+            break
+        _add_parameters(declarations, command)
+        declarations.descend(name)
+        command = command.commands[name]
+    _add_parameters(declarations, command)
+    declarations.end()
+
+
+def _add_parameters(declarations: Declarations, command: Any) -> None:
+    """Add the parameters of a click command. Record those that a job cannot set as left out."""
+    for parameter in command.params:
+        if parameter.expose_value and parameter.name != "help":
+            _add_parameter(declarations, parameter)
+
+
+def _add_parameter(declarations: Declarations, parameter: Any) -> None:
+    """Add a parameter of a click command, or record it as left out if a job cannot set it."""
+    is_option = parameter.param_type_name == "option"
+    flag = _flag(declarations, parameter) if is_option else ""
+    name = parameter_name(flag, parameter.opts, parameter.name)
+    is_flag, is_counter = getattr(parameter, "is_flag", False), getattr(parameter, "count", False)
+    if is_flag or is_counter:
+        declarations.switches += [*parameter.opts, *parameter.secondary_opts]
+    opposite = next(iter(parameter.secondary_opts), "") if is_flag else ""  # `--no-amp` in `--amp/--no-amp`
+    if is_counter or opposite not in ("", f"--no-{name}"):
+        declarations.left_out.append(f"{flag}: is neither a value nor an on/off switch, so a job cannot set it")
+        return
+    type_ = _python_type(parameter)
+    style = "value" if type_ is bool else ""
+    if is_flag:
+        style = "negated" if opposite else "switch"
+    default = declarations.plain_default(parameter.default, type_)
+    if style == "switch" and default:
+        declarations.left_out.append(f"{flag}: is on by default, and cannot be switched off")
+        return
+    declarations.options.append(
+        Option(
+            name=name,
+            default=bool(default) if style == "switch" else default,
+            kind="bool" if style else KINDS.get(type_, "") or kind_of(default),
+            flag=flag,
+            choices=plain_choices(getattr(getattr(parameter, "type", None), "choices", None)),
+            style=style,
+            required=bool(parameter.required),
+            lists="repeat" if getattr(parameter, "multiple", False) else "",
+            aliases=tuple(parameter.opts) if is_option and len(parameter.opts) > 1 else (),
+        )
+    )
+
+
+def _flag(declarations: Declarations, option: Any) -> str:
+    """Return the flag of an option of click that is typed, or else its longest one."""
+    flags: list[str] = option.opts
+    typed_flags = [flag for flag in flags if flag in declarations.typed_words]
+    return typed_flags[0] if typed_flags else max(flags, key=len)
+
+
+def _python_type(parameter: Any) -> Any:
+    """Return the Python type of a parameter's values; None if it is unknown. typer has it in an attribute of its own."""
+    name = getattr(getattr(parameter, "type", None), "name", "").removesuffix(" range")
+    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    return {"integer": int, "float": float, "boolean": bool}.get(name, annotation)
