@@ -130,17 +130,21 @@ def claims(site: Site, existing: Sequence[KubeObject], classes: Sequence[KubeObj
         return findings.failed(check, f"there is no claim {' or '.join(missing)}", advice)
     unbound = [name for name, state in states.items() if state != "Bound"]
     if unbound:
-        if classes is not None and not any(_is_default(storage_class) for storage_class in classes):
-            advice = (
-                "name a storage class in the chart's values, or make one the cluster's default (`kubectl get storageclass`)"
-            )
-            return findings.failed(check, f"{', '.join(unbound)} not bound; no storage class is the default", advice)
-        advice = f"`kubectl describe pvc {unbound[0]}` shows why; some are bound when a pod first mounts them"
-        return findings.warned(check, f"{', '.join(unbound)} not bound", advice)
+        return _unbound_finding(check, unbound, classes)
     if not site.runs.claim:
         advice = "set a claim for runs in the chart's values to keep the logs of runs whose pods are gone"
         return findings.warned(check, "no claim for runs: their logs are lost with their pods", advice)
     return findings.passed(check, f"{', '.join(sorted(states))} bound")
+
+
+def _unbound_finding(check: str, unbound: Sequence[str], classes: Sequence[KubeObject] | None) -> Finding:
+    """Return the finding for claims that are not bound; the arguments are as in `claims`."""
+    text = f"{', '.join(unbound)} not bound"
+    if classes is not None and not any(_is_default(storage_class) for storage_class in classes):
+        advice = "name a storage class in the chart's values, or make one the cluster's default (`kubectl get storageclass`)"
+        return findings.failed(check, f"{text}; no storage class is the default", advice)
+    advice = f"`kubectl describe pvc {unbound[0]}` shows why; some are bound when a pod first mounts them"
+    return findings.warned(check, text, advice)
 
 
 def gateway(answer: ApiResponse, site: Site) -> Finding:

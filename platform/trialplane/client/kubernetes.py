@@ -287,12 +287,20 @@ class KubernetesTarget:
         if view.is_active:
             raise target.active_run_error(run)
         self.objects.remove(run)
+        self._wait_until_forgotten(run)
+
+    def _wait_until_forgotten(self, run: str) -> None:
+        """Remove a run whose Run object is deleted from the ledger, and wait until the operator has removed its files.
+
+        Raises:
+            TargetError: It has not within `REMOVAL`.
+        """
         deadline = time.monotonic() + REMOVAL
         while True:
-            is_locked = False
             try:
                 if not self.gateway.forget(run):  # the ledger does not know the run any more
                     return
+                is_locked = False
             except LedgerLocked:
                 # A controller may have started just before its pod ended. The database notices a lost controller only after
                 # half a minute.
@@ -369,20 +377,19 @@ class KubernetesTarget:
         try:
             ledger_answer = gateway.status(run)
         except TargetError as error:
-            if run_object is None:
-                if isinstance(error, RunDamaged):  # its message is more specific
-                    raise
-                explanation = f"Without the gateway, only runs with a Run object can be read, and {run} has none"
-                raise TargetError(f"{error}\n{explanation}") from error
-            return RunSources(run_object, None, alive=False, gateway_problem=str(error), desired=desired)
-        if ledger_answer is None:
-            if run_object is None:
-                return None
-            return RunSources(run_object, None, alive=False, gateway_problem="", desired=desired)
-        status, alive, ledger_desired = ledger_answer
+            if run_object is not None:
+                return RunSources(run_object, None, alive=False, gateway_problem=str(error), desired=desired)
+            if isinstance(error, RunDamaged):  # its message is more specific
+                raise
+            explanation = f"Without the gateway, only runs with a Run object can be read, and {run} has none"
+            raise TargetError(f"{error}\n{explanation}") from error
+        if ledger_answer is not None:
+            status, alive, ledger_desired = ledger_answer
+            desired = ledger_desired if run_object is None else desired
+            return RunSources(run_object, status, alive=alive, gateway_problem="", desired=desired)
         if run_object is None:
-            desired = ledger_desired
-        return RunSources(run_object, status, alive=alive, gateway_problem="", desired=desired)
+            return None
+        return RunSources(run_object, None, alive=False, gateway_problem="", desired=desired)
 
     def _known_view(self, run: str) -> RunSources:
         """Return a snapshot of a run from both sources. Raise RunNotFound for an unknown run."""

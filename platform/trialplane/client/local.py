@@ -91,9 +91,11 @@ class LocalTarget:
         checkpoints = Path(paths.trial_checkpoints(str(files.checkpoints), run, trial))
         if not paths.has_checkpoint(checkpoints):
             return f"{saving.no_checkpoint_message(run)} (in {checkpoints})"
+        if start is None or start.step is None:
+            return ""
         checkpoint_names = [path.name for path in checkpoints.iterdir() if record.is_name(path.name)]
         steps = sorted({record.order(name)[0] for name in checkpoint_names})
-        if start is None or start.step is None or start.step in steps:
+        if start.step in steps:
             return ""
         return f"trial {start.trial} of {run} has no checkpoint of step {start.step}; it has {', '.join(map(str, steps))}"
 
@@ -167,19 +169,11 @@ class LocalTarget:
         # This takes the place of an operator's view: a run whose controller was killed counts as paused.
         reason = f"the controller is not running (killed?); `platform resume {run}` continues it"
         status = run_status.current(LedgerView(status, desired), OperatorView(RunState.PAUSED, reason))
-        job = folder.load_job(files)
         # A failed controller has recorded its last counts; one that succeeded with all trials has recorded all.
         is_complete = status.state is RunState.SUCCEEDED and status.ended_trials == status.trials
+        job = folder.load_job(files)
         if not is_complete and files.ledger.exists():
-            try:
-                ledger_rows = results.attempts(files.ledger, run, job, alive=False)
-            except LedgerError as error:
-                # Added to the reason instead of raised: one such run must not break the list of runs.
-                text = errors.first_line(error)
-                if text not in status.reason:
-                    status = dataclasses.replace(status, reason=f"{status.reason}; {text}".removeprefix("; "))
-            else:
-                status = run_status.recounted(status, run_status.recount(job, ledger_rows))
+            status = _recounted(files, job, status)
         self._find(run)  # raises if the run was deleted in the meantime, as the counts would be wrong
         return status
 
@@ -256,26 +250,30 @@ class LocalTarget:
     @_map_system_errors
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
         """See `Target`."""
-        files, trial, worker = self._find(run), which.trial, which.worker
-        if trial is None:
+        files = self._find(run)
+        if which.trial is None:
             file = files.controller_log
             is_growing: Callable[[], bool] = functools.partial(self.is_active, run)
         else:
-            newest = self._newest_attempt(run, trial)
-            attempt = newest if which.attempt is None else which.attempt
-            if attempt > newest and not follow:
-                raise InputError(f"{self.job(run).noun} {trial} of {run} has no attempt {attempt}; its newest is {newest}")
-            file = files.trial_log(trial, attempt, worker)
-            is_growing = functools.partial(self._is_attempt_active, run, trial, attempt)
-        if not follow and not file.exists():
-            hint = f"`platform results {run}` shows the {self.job(run).noun}s"
-            if worker is not None:
-                hint = f"worker {worker} has not worked in iteration {trial}; `platform logs {run}` shows the work of each"
-            yet = " yet" if self.is_active(run) else ""
-            raise InputError(f"there is no log {file}{yet}; {hint}")
+            attempt = self._attempt(run, which.trial, which.attempt, follow=follow)
+            file = files.trial_log(which.trial, attempt, which.worker)
+            is_growing = functools.partial(self._is_attempt_active, run, which.trial, attempt)
         if file.exists():
             file.open("rb").close()  # here, where errors are mapped: the lines are read only after this method has returned
+        elif not follow:
+            raise self._missing_log_error(run, which, file)
         return logs.lines(_pieces(file, is_growing if follow else lambda: False))
+
+    def _missing_log_error(self, run: str, which: Log, file: Path) -> InputError:
+        """Return the error for a log that does not exist."""
+        hint = f"`platform results {run}` shows the {self.job(run).noun}s"
+        if which.worker is not None:
+            hint = (
+                f"worker {which.worker} has not worked in iteration {which.trial}; `platform logs {run}` shows the work of "
+                "each"
+            )
+        yet = " yet" if self.is_active(run) else ""
+        return InputError(f"there is no log {file}{yet}; {hint}")
 
     def apply(self, plan: Plan) -> None:
         """See `Target`."""
@@ -405,13 +403,41 @@ class LocalTarget:
         """Whether the run is active and an attempt has not ended, so that its log may grow."""
         return self.is_active(run) and not results.has_ended(self._find(run).ledger, run, trial, attempt)
 
-    def _newest_attempt(self, run: str, trial: int) -> int:
-        """Return the number of the newest attempt of a trial. Raise InputError if the trial has not started."""
+    def _attempt(self, run: str, trial: int, attempt: int | None, *, follow: bool) -> int:
+        """Return the number of the attempt whose log is requested.
+
+        Args:
+            run: Name of the run.
+            trial: Number of the trial.
+            attempt: Requested attempt; None for the newest.
+            follow: Whether the log is followed, so that the attempt may start later.
+
+        Raises:
+            InputError: The trial has not started, or does not have the attempt.
+        """
+        noun = self.job(run).noun
         attempts = [row.attempt for row in self.rows(run) if row.trial == trial]
         if not attempts:
-            noun = self.job(run).noun
             raise InputError(f"the run {run} has started no {noun} {trial}; `platform results {run}` shows the {noun}s")
-        return max(attempts)
+        newest = max(attempts)
+        if attempt is None:
+            return newest
+        if attempt > newest and not follow:
+            raise InputError(f"{noun} {trial} of {run} has no attempt {attempt}; its newest is {newest}")
+        return attempt
+
+
+def _recounted(files: RunPaths, job: Job, status: RunStatus) -> RunStatus:
+    """Return the status of an inactive run with the counts and the best trial of its ledger."""
+    try:
+        ledger_rows = results.attempts(files.ledger, files.root.name, job, alive=False)
+    except LedgerError as error:
+        # Added to the reason instead of raised: one such run must not break the list of runs.
+        text = errors.first_line(error)
+        if text in status.reason:
+            return status
+        return dataclasses.replace(status, reason=f"{status.reason}; {text}".removeprefix("; "))
+    return run_status.recounted(status, run_status.recount(job, ledger_rows))
 
 
 def _pieces(file: Path, is_growing: Callable[[], bool]) -> Iterator[bytes]:

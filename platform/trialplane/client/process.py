@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from trialplane.errors import RunDamaged, TargetError
 from trialplane.policies import protobuf
@@ -67,26 +68,22 @@ def active_controller(run: RunPaths) -> Holder | None:
     Raises:
         RunDamaged: The lock cannot be checked, and the last controller was on another machine.
     """
-    newest, started = _newest_controller(run)
+    newest = _newest_controller(run)
     try:
         lock_record = _lock_holder(run.lock)
     except OSError as error:
-        if not newest.pid or newest.is_visible:
-            return newest if newest.is_alive else None
+        if not newest.holder.pid or newest.holder.is_visible:
+            return newest.holder if newest.holder.is_alive else None
         raise RunDamaged(
             f"whether {run.root.name} is active is unknown: {run.lock} cannot be locked ({error.strerror}), and its "
-            f"last controller was {newest.description}; when that has ended, remove {run.controller}"
+            f"last controller was {newest.holder.description}; when that has ended, remove {run.controller}"
         ) from error
-    if lock_record is None:
-        # Nobody holds the lock, but a controller may be starting: it takes the lock after the start of Ray.
-        if newest.is_visible:
-            return newest if newest.is_alive else None
-        is_recent = abs(time.time() - started) < STARTING
-        return newest if is_recent and newest.pid else None
+    if lock_record is None:  # a controller may be starting: it takes the lock after the start of Ray
+        return newest.holder if newest.may_start else None
     holder = Holder.read(lock_record)
     # Somebody holds the lock, but its record may still be that of an earlier holder.
     is_outdated = not holder.pid or (holder.is_visible and not holder.is_alive)
-    return newest if is_outdated and newest.pid else holder
+    return newest.holder if is_outdated and newest.holder.pid else holder
 
 
 def signal_stop(run: str, controller: Holder, *, now: bool = False) -> None:
@@ -146,13 +143,32 @@ def replace(file: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _newest_controller(run: RunPaths) -> tuple[Holder, float]:
-    """Return the newest controller that was started, and its time. If its file is unreadable, the holder is unknown."""
+class _StartedController(NamedTuple):
+    """The newest controller of a run that was started.
+
+    Attributes:
+        holder: The controller; unknown, without a pid, if its file cannot be read.
+        started: Time of its start in seconds since the epoch.
+    """
+
+    holder: Holder
+    started: float
+
+    @property
+    def may_start(self) -> bool:
+        """Whether it may be starting: it is alive or, if its process is not visible from here, was started recently."""
+        if self.holder.is_visible:
+            return self.holder.is_alive
+        return self.holder.pid != 0 and abs(time.time() - self.started) < STARTING
+
+
+def _newest_controller(run: RunPaths) -> _StartedController:
+    """Return the newest controller of a run that was started."""
     try:
         text = run.controller.read_bytes()
-        return Holder.read(text), float(json.loads(text)["started"])
+        return _StartedController(Holder.read(text), float(json.loads(text)["started"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return Holder(), 0.0
+        return _StartedController(Holder(), 0.0)
 
 
 def _lock_holder(lock: Path) -> bytes | None:

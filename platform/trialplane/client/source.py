@@ -17,15 +17,16 @@ import symtable
 import sys
 import textwrap
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane.errors import Issue, SpecError
 
 _MAX_CONSTANT = 64 * 1024  # characters of a constant; a longer one is data
 _NOTEBOOK_NAMES = ("get_ipython", "display")  # names that IPython adds to Python's own
 _MODULE_NAMES = {*vars(types.ModuleType("")), "__builtins__", "__file__"}  # names that every module has
+_BRACKETS: Mapping[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}")}
 _MISSING = object()  # stands for a module or attribute that does not exist, as no imported value is this object
 _FIND_MISSING = "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if u.find_spec(n) is None))"
 
@@ -108,15 +109,24 @@ class _Source:
                 used_by, f"the source of {name} cannot be separated from the code around it; define it with def on its own"
             )
             return
-        namespace = _namespace(value)
+        self._add_used_names(tree, _namespace(value), own_name)
+        self._definitions[own_name] = text
+
+    def _add_used_names(self, tree: ast.Module, namespace: Mapping[str, Any], definition: str) -> None:
+        """Add everything that a definition uses.
+
+        Args:
+            tree: Syntax tree of the definition.
+            namespace: Names that it can use.
+            definition: Name of the definition.
+        """
         names, annotation_names = _names(tree)
-        for used_name in sorted(names - {own_name}):
-            self._add_name(used_name, namespace, own_name)
+        for used_name in sorted(names - {definition}):
+            self._add_name(used_name, namespace, definition)
         for used_name in sorted(annotation_names - names):  # annotations are not evaluated, but a library may read them
             if used_name in namespace and used_name not in self._values:
                 self._add_import(used_name, namespace[used_name])
         self._add_submodules(tree, namespace)
-        self._definitions[own_name] = text
 
     def _add_name(self, name: str, namespace: Mapping[str, Any], used_by: str) -> None:
         """Add the value of a global name: as a constant, an import, or a definition.
@@ -126,25 +136,32 @@ class _Source:
             namespace: Names that the definition can use.
             used_by: Name of the definition that uses it, for issues.
         """
-        value = namespace.get(name, getattr(builtins, name, None))
-        inner = _without_decorators(value)
-        home_module = getattr(inner, "__module__", None)
-        is_of_ipython = name not in namespace or str(home_module).startswith(("IPython", "ipykernel"))
-        if name in _NOTEBOOK_NAMES and is_of_ipython:
+        if name in _NOTEBOOK_NAMES and _is_of_ipython(namespace.get(name)):
             self._add_issue(used_by, f"uses {name} (or a % or ! command), which only a notebook has; leave it out")
         elif name in _MODULE_NAMES or (name not in namespace and hasattr(builtins, name)):
             return  # every module has it
         elif name not in namespace:
             self._add_issue(used_by, f"uses {name}, which is not defined; define it first, or make it an argument")
-        elif name in self._values:  # it was added for another definition
-            if self._values[name] is not inner:
-                self._add_conflict(used_by, name)
-        elif (text := _literal_text(value)) is not None and len(text) <= _MAX_CONSTANT:
+        elif name not in self._values:
+            self._add_value(name, namespace[name], used_by)
+        elif self._values[name] is not _without_decorators(namespace[name]):  # it was added for another definition
+            self._add_conflict(used_by, name)
+
+    def _add_value(self, name: str, value: Any, used_by: str) -> None:
+        """Add the value of a name in the first possible form: a constant, an import, or a definition; else an issue.
+
+        Args:
+            name: Name of the value.
+            value: The value.
+            used_by: Name of the definition that uses it, for issues.
+        """
+        text, inner = _literal_text(value), _without_decorators(value)
+        if text is not None and len(text) <= _MAX_CONSTANT:
             self._values[name] = value
             self._constants[name] = f"{name} = {text}"
         elif self._add_import(name, value):
             return
-        elif home_module == self._module and isinstance(inner, (types.FunctionType, type)):
+        elif isinstance(inner, (types.FunctionType, type)) and inner.__module__ == self._module:
             self._define_if_possible(inner, name, used_by)
         elif text is not None:
             advice = "save it to a file, and pass the path in params"
@@ -171,29 +188,20 @@ class _Source:
         """Add the import that gives a name its value, for `check_installed` too. Return False if no import does."""
         if name in self._imports:
             return True
-        statement_and_module = self._import_statement(name, value)
-        if statement_and_module is None:
+        statement = self._existing_import(name, value) or self._derived_import(name, value)
+        if statement is None:
             return False
-        statement, module = statement_and_module
-        self._imports[name] = statement
+        self._imports[name] = statement.text
         self._values.setdefault(name, _without_decorators(value))
-        library = module.partition(".")[0]
+        library = statement.module.partition(".")[0]
         if library not in sys.stdlib_module_names:
             advice = "install it as a package, or submit a job's folder that holds it"
             problem = f"uses {name} of {library}, a module beside your code, which does not travel with it; {advice}"
             self._issues_if_missing.setdefault(library, Issue((name,), problem, *self._location))
         return True
 
-    def _import_statement(self, name: str, value: Any) -> tuple[str, str] | None:
-        """Return a statement that imports a value under a name, and the name of the imported module; None if there is none.
-
-        A statement of the user's code is preferred. Otherwise the statement is derived from the value's own name. In both
-        cases, the statement counts only if it would give this very value now.
-        """
-        return self._existing_import(name, value) or self._derived_import(name, value)
-
-    def _existing_import(self, name: str, value: Any) -> tuple[str, str] | None:
-        """Return the import statement of the user's code that gives a name this value; see `_import_statement`."""
+    def _existing_import(self, name: str, value: Any) -> _ImportText | None:
+        """Return the import statement of the user's code that gives a name this value now; None without one."""
         for node in self._statements:
             for alias in node.names:
                 bound_name = alias.asname or alias.name.partition(".")[0]
@@ -202,28 +210,32 @@ class _Source:
                 if isinstance(node, ast.Import):
                     module = alias.name if alias.asname else name
                     if sys.modules.get(module, _MISSING) is value:
-                        return f"import {alias.name} as {name}" if alias.asname else f"import {name}", module
+                        return _module_import(module, name)
                     continue
-                module = f"{'.' * node.level}{node.module or ''}"
-                if node.level:  # a relative import: from .module import …
-                    module = importlib.util.resolve_name(module, self._package) if self._package else ""
+                module = self._absolute_module(node)
                 if getattr(sys.modules.get(module), alias.name, _MISSING) is value:
-                    return _import_from(module, alias.name, name), module
+                    return _member_import(module, alias.name, name)
         return None
 
-    def _derived_import(self, name: str, value: Any) -> tuple[str, str] | None:
-        """Return the import of a module, or of a value from the module that defines it; see `_import_statement`."""
+    def _absolute_module(self, node: ast.ImportFrom) -> str:
+        """Return the absolute name of the module from which a statement imports; "" if it cannot be known."""
+        module = f"{'.' * node.level}{node.module or ''}"
+        if not node.level:
+            return module
+        return importlib.util.resolve_name(module, self._package) if self._package else ""  # from .module import …
+
+    def _derived_import(self, name: str, value: Any) -> _ImportText | None:
+        """Return the import of a module, or of a value from the module that defines it, if it gives this value now."""
         if isinstance(value, types.ModuleType):
             own_name = value.__name__
-            if own_name == "__main__" or sys.modules.get(own_name) is not value:
-                return None
-            return (f"import {own_name}" if own_name == name else f"import {own_name} as {name}"), own_name
+            is_importable = own_name != "__main__" and sys.modules.get(own_name) is value
+            return _module_import(own_name, name) if is_importable else None
         home_module, own_name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
         if not isinstance(home_module, str) or home_module in (self._module, "__main__") or not callable(value):
             return None
         if getattr(sys.modules.get(home_module), own_name, None) is not value:
             return None
-        return _import_from(home_module, own_name, name), home_module
+        return _member_import(home_module, own_name, name)
 
     def _add_submodules(self, tree: ast.Module, namespace: Mapping[str, Any]) -> None:
         """Add `import a.b` for each `a.b.c` in the code, because in a trial no other module may have imported `a.b`."""
@@ -357,6 +369,11 @@ def _without_decorators(value: Any) -> Any:
     return inner if isinstance(inner, types.FunctionType) else value
 
 
+def _is_of_ipython(value: Any) -> bool:
+    """Return whether a value is a function of IPython, or None, as for a name that IPython adds to Python's own."""
+    return value is None or str(getattr(value, "__module__", None)).startswith(("IPython", "ipykernel"))
+
+
 def _literal_text(value: Any) -> str | None:
     """Return a plain value as source code. None for any other value, or one that contains another value."""
     kind = type(value)
@@ -365,20 +382,24 @@ def _literal_text(value: Any) -> str | None:
     if kind is float:
         return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
     if kind is dict:
-        pairs = [(_literal_text(key), _literal_text(item)) for key, item in value.items()]
-        inner = ", ".join(f"{key}: {item}" for key, item in pairs)
-        return None if any(None in pair for pair in pairs) else f"{{{inner}}}"
-    if kind in (list, tuple, set):
-        items = [_literal_text(item) for item in value]
-        if None in items:
+        keys, items = _literal_texts(value.keys()), _literal_texts(value.values())
+        if keys is None or items is None:
             return None
-        if kind is set and not items:
+        pairs = (f"{key}: {item}" for key, item in zip(keys, items, strict=True))
+        return f"{{{', '.join(pairs)}}}"
+    if kind in _BRACKETS and (texts := _literal_texts(value)) is not None:
+        if kind is set and not texts:
             return "set()"
-        inner = ", ".join(str(item) for item in items)
-        if kind is tuple:
-            return f"({inner}{',' if items else ''})"
-        return f"[{inner}]" if kind is list else f"{{{inner}}}"
+        opening, closing = _BRACKETS[kind]
+        comma = "," if kind is tuple and len(texts) == 1 else ""
+        return f"{opening}{', '.join(texts)}{comma}{closing}"
     return None
+
+
+def _literal_texts(values: Iterable[Any]) -> list[str] | None:
+    """Return plain values as source code. None if any of them is another value."""
+    texts = [_literal_text(value) for value in values]
+    return None if None in texts else [str(text) for text in texts]
 
 
 def _import_statements(text: str) -> list[ast.Import | ast.ImportFrom]:
@@ -399,9 +420,26 @@ def _notebook_cells() -> list[str]:
     return [str(text) for text in reversed(vars(sys.modules["__main__"]).get("In", [])) if text]
 
 
-def _import_from(module: str, own_name: str, name: str) -> str:
-    """Return a statement that imports `own_name` of a module under another name, or under its own."""
-    return f"from {module} import {own_name}" + ("" if own_name == name else f" as {name}")
+class _ImportText(NamedTuple):
+    """An import statement.
+
+    Attributes:
+        text: Text of the statement.
+        module: Name of the imported module.
+    """
+
+    text: str
+    module: str
+
+
+def _module_import(module: str, name: str) -> _ImportText:
+    """Return the statement that imports a module under a name."""
+    return _ImportText(f"import {module}" if module == name else f"import {module} as {name}", module)
+
+
+def _member_import(module: str, member: str, name: str) -> _ImportText:
+    """Return the statement that imports a member of a module under a name."""
+    return _ImportText(f"from {module} import {member}" + ("" if member == name else f" as {name}"), module)
 
 
 def _location(function: types.FunctionType) -> tuple[str, int]:

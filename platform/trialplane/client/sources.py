@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Mapping, Sequence
 
 from trialplane.kube import metadata
 from trialplane.kube.objects import Run
@@ -85,20 +86,21 @@ class RunSources:
         if run.is_deleted:
             return OperatorView(RunState.PAUSED, "it is being removed")
         if not run.is_observed:
-            return OperatorView(
-                RunState.PENDING, run_status.join_reasons(_waiting_reason(run, command), self.gateway_problem)
-            )
-        state, reported = run.state, run.status.reason
-        if state is RunState.RUNNING and self.gateway_problem:
-            return OperatorView(state, run_status.join_reasons(self.gateway_problem, reported))
-        if state.is_active:
-            start_reason = "the controller is restarting" if self.has_begun else run_status.STARTING
-            reason = run_status.join_reasons(reported or start_reason, self.gateway_problem)
-            lacks_slots = self.status is not None and self.status.slots_ready < self.status.slots
-            return OperatorView(RunState.PENDING, reason, waits=reported if lacks_slots else "")
-        return OperatorView(
-            state, run_status.join_reasons(reported, self.gateway_problem), metadata.moment(run.status.since)
-        )
+            reason = run_status.join_reasons(_waiting_reason(run, command), self.gateway_problem)
+            return OperatorView(RunState.PENDING, reason)
+        if run.state is RunState.RUNNING and self.gateway_problem:
+            return OperatorView(run.state, run_status.join_reasons(self.gateway_problem, run.status.reason))
+        if run.state.is_active:
+            return self._starting_view(run.status.reason)
+        reason = run_status.join_reasons(run.status.reason, self.gateway_problem)
+        return OperatorView(run.state, reason, metadata.moment(run.status.since))
+
+    def _starting_view(self, reported: str) -> OperatorView:
+        """Return the view of a Run whose controller starts; `reported` is the operator's reason, or ""."""
+        start_reason = "the controller is restarting" if self.has_begun else run_status.STARTING
+        reason = run_status.join_reasons(reported or start_reason, self.gateway_problem)
+        lacks_slots = self.status is not None and self.status.slots_ready < self.status.slots
+        return OperatorView(RunState.PENDING, reason, waits=reported if lacks_slots else "")
 
 
 def status(sources: RunSources, operator: str) -> RunStatus:
@@ -123,14 +125,18 @@ def status(sources: RunSources, operator: str) -> RunStatus:
     images = dict(merged.images)
     for image in run.status.images if run else ():
         images[image.image] = tuple(dict.fromkeys((*images.get(image.image, ()), image.digest)))
-    image_warnings = [
+    owner = run.owner if run else merged.owner
+    return dataclasses.replace(merged, owner=owner, images=images, warnings=(*merged.warnings, *_image_warnings(images)))
+
+
+def _image_warnings(images: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a warning for each image with more than one digest; `images` has the digests of each."""
+    return [
         f"its pods have run {len(digests)} digests of {image}: the tag was pushed again, or nodes have different "
         "architectures; give each build a tag of its own (`platform docs gpus`)"
         for image, digests in images.items()
         if len(digests) > 1
     ]
-    owner = run.owner if run else merged.owner
-    return dataclasses.replace(merged, owner=owner, images=images, warnings=(*merged.warnings, *image_warnings))
 
 
 def _waiting_reason(run: Run, operator: str) -> str:

@@ -15,7 +15,7 @@ import select
 import sys
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 if __name__ == "__main__":
     from trialplane.exporter import lean_imports
@@ -195,29 +195,49 @@ def main() -> int:
     is_copy = order.copy is not None
     export = Export(RunPaths(Path(sys.argv[1])), order, os.environ[env.MLFLOW_TRACKING_URI], answers)
     while True:
-        next_round = time.monotonic() + export.source.pause
-        try:
-            longest_pause = export.advance(next_round)
-            shortest_pause = max(0.0, next_round - time.monotonic())
-        except Exception as error:  # noqa: BLE001 - retry here, as a new process would fail in the same way
-            reason = export.record_failure(error)
-            if is_copy and export.failures == _TRIES:
-                write_log(reason)
-                return errors.EXIT_PLATFORM
-            export.report_failure(reason)
-            shortest_pause = longest_pause = backoff.pause(export.failures, _LONGEST_PAUSE, first=0.5)
-        if longest_pause is None:
-            return errors.EXIT_OK
-        longest_pause = max(shortest_pause, longest_pause)
+        pause = _run_round(export, is_copy=is_copy)
+        if pause is None:
+            return errors.EXIT_PLATFORM if export.failures else errors.EXIT_OK
         if is_copy:  # stdin is closed after the order
-            time.sleep(longest_pause)
+            time.sleep(pause.longest)
             continue
-        stdin.wait(shortest_pause, longest_pause)
+        stdin.wait(pause.shortest, pause.longest)
         if stdin.is_closed:  # the controller has ended; the exporter of the next controller continues
             return errors.EXIT_OK
         for message in stdin.messages:
             export.end = records.from_json(End, message)
         stdin.messages.clear()
+
+
+class _Pause(NamedTuple):
+    """A pause between two rounds, in seconds; a message of the parent process may end it after the shortest time."""
+
+    shortest: float
+    longest: float
+
+
+def _run_round(export: Export, *, is_copy: bool) -> _Pause | None:
+    """Run one round; return the pause before the next one, None if there is none: all is in MLflow, or it was given up.
+
+    Args:
+        export: The export.
+        is_copy: Whether it exports a copy of a ledger, for which a user waits, so that it gives up after `_TRIES`.
+    """
+    next_round = time.monotonic() + export.source.pause
+    try:
+        longest = export.advance(next_round)
+    except Exception as error:  # noqa: BLE001 - retry here, as a new process would fail in the same way
+        reason = export.record_failure(error)
+        if is_copy and export.failures == _TRIES:
+            write_log(reason)
+            return None
+        export.report_failure(reason)
+        seconds = backoff.pause(export.failures, _LONGEST_PAUSE, first=0.5)
+        return _Pause(seconds, seconds)
+    if longest is None:
+        return None
+    shortest = max(0.0, next_round - time.monotonic())
+    return _Pause(shortest, max(shortest, longest))
 
 
 def _reason(error: Exception, run: RunPaths, uri: str) -> str:

@@ -184,13 +184,7 @@ class Connection:
         if not service.open_ledgers.enter(address.namespace, namespace_limit, limit):
             is_total_reached = service.open_ledgers.total >= limit
             open_runs = f"{limit} runs open" if is_total_reached else f"{namespace_limit} runs of {address.namespace} open"
-            reserve = "" if epoch is not None else ", apart from connections for runs that return from another gateway"
-            raise Failure(
-                ledger.UNAVAILABLE,
-                f"the gateway has the ledgers of {open_runs}, which is its limit{reserve}; {address.run} waits until one "
-                "of them ends, or until an administrator raises gateway.maxRuns in the chart's values, together with "
-                "postgresql.parameters.max_connections",
-            )
+            raise _limit_failure(address.run, open_runs, has_reserve=epoch is None)
         try:
             url, budget = service.ledgers.url(address.namespace), service.ledgers.budgets[address.namespace]
             return Served(url, self._run, _directions(directions), self._digest, budget, epoch)
@@ -285,6 +279,23 @@ class Connection:
         if record.run != self._run:
             raise Failure(ledger.REFUSED, _REFUSAL)
         return record
+
+
+def _limit_failure(run: str, open_runs: str, *, has_reserve: bool) -> Failure:
+    """Return the failure for a run that must wait, because the gateway has as many ledgers open as it may.
+
+    Args:
+        run: Name of the run.
+        open_runs: Number of open runs in words.
+        has_reserve: Whether more may be opened by controllers that reconnect.
+    """
+    reserve = ", apart from connections for runs that return from another gateway" if has_reserve else ""
+    return Failure(
+        ledger.UNAVAILABLE,
+        f"the gateway has the ledgers of {open_runs}, which is its limit{reserve}; {run} waits until one of them ends, or "
+        "until an administrator raises gateway.maxRuns in the chart's values, together with "
+        "postgresql.parameters.max_connections",
+    )
 
 
 def _require_token(result: T | None) -> T:

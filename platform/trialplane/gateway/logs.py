@@ -108,6 +108,14 @@ class Controllers:
 
 
 @dataclasses.dataclass(frozen=True)
+class _MlflowRun:
+    """A run of MLflow, with its tags by name."""
+
+    run_id: str
+    tags: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
 class MlflowLogs:
     """Client of MLflow's API that reads logs, which are artifacts of MLflow runs.
 
@@ -168,25 +176,24 @@ class MlflowLogs:
         identity = labels.identity(address.run, submission)
         study_filter = f"tags.`{labels.RUN}` = '{address.run}' and tags.`{labels.KIND}` = 'study'"
         studies = self._search(address, experiment, study_filter)
-        study_ids = [run_id for run_id, tags in studies if identity.items() <= tags.items()]
-        if not study_ids:
-            return None
-        study_id = study_ids[0]
-        if log_id.trial is None:
+        study_id = next((study.run_id for study in studies if identity.items() <= study.tags.items()), None)
+        if study_id is None or log_id.trial is None:
             return study_id
         trial_filter = f"tags.`{labels.PARENT}` = '{study_id}' and tags.`{labels.NUMBER}` = '{log_id.number}'"
-        trial_ids = [run_id for run_id, _ in self._search(address, experiment, trial_filter)]
-        return trial_ids[0] if trial_ids else None
+        trials = self._search(address, experiment, trial_filter)
+        return trials[0].run_id if trials else None
 
-    def _search(self, address: Address, experiment: str, run_filter: str) -> list[tuple[str, dict[str, str]]]:
-        """Return the ids and tags of the MLflow runs in an experiment that match a filter of MLflow's API."""
+    def _search(self, address: Address, experiment: str, run_filter: str) -> list[_MlflowRun]:
+        """Return the MLflow runs in an experiment that match a filter of MLflow's API."""
         request = {"experiment_ids": [experiment], "filter": run_filter, "max_results": 20}
         answer = self._json(address, "/api/2.0/mlflow/runs/search", json.dumps(request).encode())
-        ids_and_tags: list[tuple[str, dict[str, str]]] = []
-        for run in answer.get("runs", []):
-            tags = {str(tag["key"]): str(tag["value"]) for tag in run["data"].get("tags", [])}
-            ids_and_tags.append((str(run["info"]["run_id"]), tags))
-        return ids_and_tags
+        return [
+            _MlflowRun(
+                str(run["info"]["run_id"]),
+                {str(tag["key"]): str(tag["value"]) for tag in run["data"].get("tags", [])},
+            )
+            for run in answer.get("runs", [])
+        ]
 
     def _json(self, address: Address, path: str, body: bytes | None = None) -> dict[str, Any]:
         """Return an answer of MLflow's API. Empty if the status is 404.

@@ -252,21 +252,18 @@ class Gateway:
         the controller's log. Headers have the offset of the next piece, and whether the log may have more bytes later.
         """
         alive = self._runs.is_alive(run)
-        start = _integer(options, "from", 0)
+        log_id, is_growing = LogId(), True  # the controller's log
         if "trial" in options:
-            trial = _integer(options, "trial", 0)
-            attempt = _integer(options, "attempt", 1) if "attempt" in options else None
+            trial, attempt, worker = (
+                _integer(options, name, 0) if name in options else None for name in ("trial", "attempt", "worker")
+            )
+            assert trial is not None
             row = self._runs.attempt(run, trial, attempt)
             if row is None:
                 raise Refusal(404, f"{run} has not started that attempt at trial {trial}")
-            worker = _integer(options, "worker", 0) if "worker" in options else None
-            log_id = LogId(trial, row.attempt, row.first, worker)
-            is_growing = row.state is TrialState.RUNNING
-        else:
-            log_id = LogId()  # the controller's log
-            is_growing = True
+            log_id, is_growing = LogId(trial, row.attempt, row.first, worker), row.state is TrialState.RUNNING
         try:
-            piece = self._piece(run, log_id, start, alive=alive, is_growing=is_growing)
+            piece = self._piece(run, log_id, _integer(options, "from", 0), alive=alive, is_growing=is_growing)
         except NoLog as error:
             raise Refusal(404, f"{log_id} is not there: {error}") from error
         is_full = len(piece.data) == logs.PIECE
