@@ -66,22 +66,35 @@ def outcome_of_result(
     for name in request.reported:  # for these the controller takes the best of all reports, so a returned NaN does no harm
         if name in newest and not math.isfinite(metrics.get(name, math.nan)):
             metrics[name] = newest[name]
-    defects = _defects(request.metrics, metrics)
-    if defects:
+    if defects := _defects(request.metrics, metrics):
         verb = f"{how_ended}, after reports of" if how_ended else "returned"
-        message = f"{'; '.join(defects)}: run(ctx) must return a finite number for each objective and constraint"
-        return records.TrialOutcome(
-            number=request.number,
-            state=TrialState.FAILED,
-            failure=FailureClass.INVALID,
-            metrics=metrics,
-            message=f"{message}; it {verb} {_result_text(request, result, metrics)}",
-            fingerprint="; ".join(defects),  # without the result, which differs between trials with the same defects
-        )
+        return _defective_outcome(request, metrics, defects, f"it {verb} {_result_text(request, result, metrics)}")
     returned, large = _split_by_size(other_values)
     size = _write_arrays(large, paths.trial_arrays(workdir)) if large else 0
     return records.TrialOutcome(
         number=request.number, state=TrialState.COMPLETE, metrics=metrics, returned=returned, arrays=size
+    )
+
+
+def _defective_outcome(
+    request: records.TrialRequest, metrics: Mapping[str, float], defects: Sequence[str], description: str
+) -> records.TrialOutcome:
+    """Return the outcome for a result that lacks metrics, or whose metrics are not finite.
+
+    Args:
+        request: Request of the trial.
+        metrics: Metrics of the result.
+        defects: Descriptions of the defects.
+        description: Description of the result, for the message.
+    """
+    message = f"{'; '.join(defects)}: run(ctx) must return a finite number for each objective and constraint"
+    return records.TrialOutcome(
+        number=request.number,
+        state=TrialState.FAILED,
+        failure=FailureClass.INVALID,
+        metrics=metrics,
+        message=f"{message}; {description}",
+        fingerprint="; ".join(defects),  # without the result, which differs between trials with the same defects
     )
 
 

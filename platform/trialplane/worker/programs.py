@@ -178,10 +178,7 @@ class Script:
         file = folder / self._program.script if self._program.cwd == "code" else ctx.code / self._program.script
         if any(source.source == "mlflow" for source in self._program.metrics):
             mlflow_runs.report_to(functools.partial(ctx.note, "mlflow"))
-        code = self._code
-        if f"{{{arguments.GLOBALS}}}" in self._program.arguments:  # parameters are assignments in the script
-            tree = arguments.replace_values(notebook.parse(self._text), ctx.params)
-            code = compile(tree, code.co_filename, "exec", dont_inherit=True)
+        code = self._code_with(ctx.params)
         main = self._enter_main(file, ctx)
         _allow_start_method()
         pid = os.getpid()
@@ -201,6 +198,13 @@ class Script:
             if os.getpid() != pid:  # the script has forked this process, which must not return into the trial's code
                 _end_fork(sys.exc_info()[1])
         return {}
+
+    def _code_with(self, params: Mapping[str, Any]) -> types.CodeType:
+        """Return the code to run; with the trial's parameters as assignments in it, if its arguments say so."""
+        if f"{{{arguments.GLOBALS}}}" not in self._program.arguments:
+            return self._code
+        tree = arguments.replace_values(notebook.parse(self._text), params)
+        return compile(tree, self._code.co_filename, "exec", dont_inherit=True)
 
     def _enter_main(self, file: Path, ctx: context.Context) -> types.ModuleType:
         """Set the arguments and the module path as an interpreter does for a script; return its new module `__main__`."""

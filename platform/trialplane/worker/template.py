@@ -31,6 +31,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 from trialplane import policies
 from trialplane.policies import spawn
@@ -63,15 +64,13 @@ def main() -> None:
         except BaseException as error:  # noqa: BLE001  the border: whatever the job's code raises at import
             traceback.print_exc()  # into the slot's log
             sys.stderr.flush()
-            control.send(messages.encode(messages.JobFailed(outcomes.describe(error))))
-            os._exit(0)
+            _fail(control, outcomes.describe(error))
     unclean = tuple(spawn.reasons_not_to_fork())
     if not unclean:
         try:
             usage.check_arguments(job_function, config)
         except context.Invalid as error:
-            control.send(messages.encode(messages.JobFailed(str(error))))
-            os._exit(0)
+            _fail(control, str(error))
     _wait_for_earlier_slot()
     control.send(messages.encode(messages.JobLoaded(time.monotonic() - began, unclean)))
     _make_first_calls(config)
@@ -79,6 +78,12 @@ def main() -> None:
     gc.freeze()  # otherwise a child's garbage collector would write to, and so copy, every inherited page
     Template(control, config, job_function).serve()
     os._exit(0)  # the kernel cleans up; some libraries' own exit handlers take seconds
+
+
+def _fail(control: socket.socket, reason: str) -> NoReturn:
+    """Report to the slot that no trial can start, and end this process."""
+    control.send(messages.encode(messages.JobFailed(reason)))
+    os._exit(0)
 
 
 def _import_all(config: records.SlotConfig) -> context.JobFunction:
@@ -178,21 +183,15 @@ class Template:
 
         Before the last running trial is reported, kill the processes that trials have left.
         """
-        ended: list[tuple[int, int, int]] = []  # pid, status and largest resident set in bytes of each trial
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            if pid in self._running:
-                ended.append((pid, status, usage.ru_maxrss * 1024))
-        for pid, status, peak_memory in ended:
-            number = self._running.pop(pid)
+        exits = [
+            (child.pid, messages.TrialExited(self._running[child.pid], child.exit_code, child.peak_memory))
+            for child in _reap_children()
+            if child.pid in self._running
+        ]
+        for pid, exited in exits:
+            del self._running[pid]
             if not self._running:
                 self._kill_orphans()
-            exited = messages.TrialExited(number, os.waitstatus_to_exitcode(status), peak_memory)
             with contextlib.suppress(OSError):  # the slot has ended
                 self._control.send(messages.encode(exited))
 
@@ -232,6 +231,27 @@ class Template:
         self._running.clear()
         self._import_children.clear()
         self._kill_orphans()
+
+
+class _EndedChild(NamedTuple):
+    """A child of this process that has ended: its pid, its exit code, and its largest resident set in bytes."""
+
+    pid: int
+    exit_code: int
+    peak_memory: int
+
+
+def _reap_children() -> list[_EndedChild]:
+    """Reap the children that have ended, and return them."""
+    ended: list[_EndedChild] = []
+    while True:
+        try:
+            pid, status, resource_usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:  # there are no children
+            return ended
+        if pid == 0:  # all children still run
+            return ended
+        ended.append(_EndedChild(pid, os.waitstatus_to_exitcode(status), resource_usage.ru_maxrss * 1024))
 
 
 def _wait_for_earlier_slot() -> None:

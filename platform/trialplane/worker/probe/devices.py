@@ -106,11 +106,7 @@ def run_processes(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any
     """
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder, str(index)) for index in range(len(commands))]
-        children = []
-        for command, log in zip(commands, logs, strict=True):
-            with log.open("w") as stderr:
-                arguments = [sys.executable, "-P", "-m", _MODULE, *command]
-                children.append(subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=stderr, text=True))
+        children = [_start(command, log) for command, log in zip(commands, logs, strict=True)]
         deadline = time.monotonic() + LIMIT
         try:
             outputs = [child.communicate(timeout=max(0.1, deadline - time.monotonic()))[0] for child in children]
@@ -124,6 +120,13 @@ def run_processes(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any
             if child.returncode:
                 return [], _failure(child.returncode, log.read_text(errors="replace"))
         return [json.loads(output.splitlines()[-1]) for output in outputs], ""
+
+
+def _start(command: Sequence[str], log: Path) -> subprocess.Popen[str]:
+    """Start a process of this module with these arguments; its errors go to a log."""
+    arguments = [sys.executable, "-P", "-m", _MODULE, *command]
+    with log.open("w") as stderr:
+        return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 def _failure(code: int, output: str) -> str:

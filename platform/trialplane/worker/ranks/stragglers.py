@@ -102,18 +102,17 @@ class Stragglers:
         self._slowest = None
         if slowest is not None:
             self._slowest = Straggler(slowest, self._steps[slowest], medians[slowest], slow[slowest])
-        became_slow, caught_up = slow.keys() - self._slow, self._slow - slow.keys()
-        changed_ranks = sorted(became_slow | caught_up)
+        changed_ranks = sorted(self._slow.symmetric_difference(slow))
         if not changed_ranks:
             return None
-        changed_rank = rank if rank in changed_ranks else changed_ranks[0]
-        if changed_rank in became_slow:
-            self._slow.add(changed_rank)
-        else:
-            self._slow.remove(changed_rank)
-        other_median = statistics.median(value for other, value in medians.items() if other != changed_rank)
-        is_slow = changed_rank in became_slow
-        return Straggler(changed_rank, self._steps[changed_rank], medians[changed_rank], other_median, is_slow)
+        return self._change(rank if rank in changed_ranks else changed_ranks[0], medians)
+
+    def _change(self, rank: int, medians: Mapping[int, float]) -> Straggler:
+        """Record that a rank has become slow or has caught up, and return it; `medians` has the seconds of each rank."""
+        is_slow = rank not in self._slow
+        self._slow ^= {rank}
+        other_median = statistics.median(seconds for other, seconds in medians.items() if other != rank)
+        return Straggler(rank, self._steps[rank], medians[rank], other_median, is_slow)
 
     @property
     def has_all_times(self) -> bool:

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from trialplane.integrations import saves
 from trialplane.job import program
@@ -250,14 +250,22 @@ def _steps(cls: Any, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         trainable.cleanup()
 
 
-def _import_up_to_search(name: str) -> tuple[ModuleType, bool]:
-    """Import a module up to the search that it may start; return it, and whether it starts one.
+class _ImportedModule(NamedTuple):
+    """A module, and whether it starts a search of its own when it is imported."""
+
+    module: ModuleType
+    starts_search: bool
+
+
+def _import_up_to_search(name: str) -> _ImportedModule:
+    """Import a module up to the search that it may start.
 
     An ordinary import would remove the module again when the search ends it.
     """
     spec = importlib.util.find_spec(name)
     if name in sys.modules or spec is None or spec.loader is None:
-        return importlib.import_module(name), False  # it is imported already, or the import raises the usual error
+        # It is imported already, or the import raises the usual error.
+        return _ImportedModule(importlib.import_module(name), starts_search=False)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     starts_search = False
@@ -272,7 +280,7 @@ def _import_up_to_search(name: str) -> tuple[ModuleType, bool]:
     package, _, last = name.rpartition(".")
     if package:
         setattr(sys.modules[package], last, module)  # as an import does
-    return module, starts_search
+    return _ImportedModule(module, starts_search)
 
 
 def _flatten(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:

@@ -46,20 +46,13 @@ def _add_parameter(declarations: Declarations, parameter: Any) -> None:
     is_option = parameter.param_type_name == "option"
     flag = _flag(declarations, parameter) if is_option else ""
     name = parameter_name(flag, parameter.opts, parameter.name)
-    is_flag, is_counter = getattr(parameter, "is_flag", False), getattr(parameter, "count", False)
-    if is_flag or is_counter:
+    if _takes_no_value(parameter):
         declarations.switches += [*parameter.opts, *parameter.secondary_opts]
-    opposite = next(iter(parameter.secondary_opts), "") if is_flag else ""  # `--no-amp` in `--amp/--no-amp`
-    if is_counter or opposite not in ("", f"--no-{name}"):
-        declarations.left_out.append(f"{flag}: is neither a value nor an on/off switch, so a job cannot set it")
-        return
     type_ = _python_type(parameter)
-    style = "value" if type_ is bool else ""
-    if is_flag:
-        style = "negated" if opposite else "switch"
+    style = _style(parameter, type_)
     default = declarations.plain_default(parameter.default, type_)
-    if style == "switch" and default:
-        declarations.left_out.append(f"{flag}: is on by default, and cannot be switched off")
+    if obstacle := _obstacle(parameter, name, default if style == "switch" else None):
+        declarations.left_out.append(f"{flag}: {obstacle}")
         return
     declarations.options.append(
         Option(
@@ -74,6 +67,33 @@ def _add_parameter(declarations: Declarations, parameter: Any) -> None:
             aliases=tuple(parameter.opts) if is_option and len(parameter.opts) > 1 else (),
         )
     )
+
+
+def _takes_no_value(parameter: Any) -> bool:
+    """Return whether a parameter is a flag, or counts how often it is written, as -vv."""
+    return bool(getattr(parameter, "is_flag", False) or getattr(parameter, "count", False))
+
+
+def _style(parameter: Any, type_: Any) -> str:
+    """Return the style of a boolean parameter (`Option.style`) with values of this type; "" for other parameters."""
+    if getattr(parameter, "is_flag", False):
+        return "negated" if parameter.secondary_opts else "switch"
+    return "value" if type_ is bool else ""
+
+
+def _obstacle(parameter: Any, name: str, default: Any) -> str:
+    """Return the reason why a job cannot set a parameter, for a message; "" if it can.
+
+    Args:
+        parameter: Parameter of click.
+        name: Name of the parameter of the job.
+        default: Default of a switch; None for another parameter.
+    """
+    opposites = parameter.secondary_opts if getattr(parameter, "is_flag", False) else []
+    has_other_opposite = bool(opposites) and opposites[0] != f"--no-{name}"  # as `--no-amp` is that of `--amp`
+    if getattr(parameter, "count", False) or has_other_opposite:
+        return "is neither a value nor an on/off switch, so a job cannot set it"
+    return "is on by default, and cannot be switched off" if default else ""
 
 
 def _flag(declarations: Declarations, option: Any) -> str:

@@ -173,24 +173,26 @@ def _end_at_fire(declarations: Declarations, component: Any) -> NoReturn:
         component = {name: value for name, value in vars(sys.modules["__main__"]).items() if inspect.isfunction(value)}
     for function in [component] if inspect.isroutine(component) else _fire_functions(declarations, component):
         for parameter in inspect.signature(function).parameters.values():
-            if parameter.name == "self" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                continue
-            is_required = parameter.default is parameter.empty
-            default = None if is_required else declarations.plain_default(parameter.default, None)
-            kind = KINDS.get(parameter.annotation, "") or kind_of(default)
-            # fire reads each value as Python, so a list is one literal.
-            declarations.options.append(
-                Option(
-                    name=parameter.name,
-                    default=default,
-                    kind=kind,
-                    flag=f"--{parameter.name}",
-                    style="value" if kind == "bool" else "",
-                    required=is_required,
-                    lists="literal" if isinstance(default, list) else "",
-                )
-            )
+            takes_any = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)  # *args, **kwargs
+            if parameter.name != "self" and not takes_any:
+                declarations.options.append(_fire_option(declarations, parameter))
     declarations.end()
+
+
+def _fire_option(declarations: Declarations, parameter: inspect.Parameter) -> Option:
+    """Return the option for a parameter of a function that fire calls."""
+    is_required = parameter.default is parameter.empty
+    default = None if is_required else declarations.plain_default(parameter.default, None)
+    kind = KINDS.get(parameter.annotation, "") or kind_of(default)
+    return Option(
+        name=parameter.name,
+        default=default,
+        kind=kind,
+        flag=f"--{parameter.name}",
+        style="value" if kind == "bool" else "",
+        required=is_required,
+        lists="literal" if isinstance(default, list) else "",  # fire reads each value as Python
+    )
 
 
 def _fire_functions(declarations: Declarations, component: Any) -> list[Any]:
