@@ -67,8 +67,8 @@ def yacs_values() -> list[tuple[str, Any]]:
     if config_class is None:
         return []
     nodes = [value for module in _own_modules() for value in list(vars(module).values()) if isinstance(value, config_class)]
-    leaves = max((list(leaves(node, "")) for node in nodes), key=len, default=[])
-    return [(name, value) for name, value in leaves if type(value) in _PLAIN_TYPES]
+    largest = max((list(leaves(node, "")) for node in nodes), key=len, default=[])
+    return [(name, value) for name, value in largest if type(value) in _PLAIN_TYPES]
 
 
 def merges_pairs() -> bool:
