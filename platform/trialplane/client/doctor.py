@@ -56,6 +56,18 @@ class Permission:
     name: str = ""
     namespace: str = ""
 
+    def attributes(self, verb: str, team: str) -> dict[str, str]:
+        """Return the attributes of a request with a verb, for a review by the API server; `team` is the team's namespace."""
+        attributes = {
+            "namespace": self.namespace or team,
+            "verb": verb,
+            "group": self.group,
+            "resource": self.resource,
+            "subresource": self.subresource,
+            "name": self.name,
+        }
+        return {name: value for name, value in attributes.items() if value or name == "group"}  # "" is the core group
+
     def __str__(self) -> str:
         resource = "/".join(part for part in (self.resource, self.subresource) if part)
         location = f"in namespace {self.namespace}" if self.namespace else ""
@@ -271,16 +283,10 @@ def _denied_permissions(cluster: Cluster, required: Sequence[Permission]) -> lis
     denied = []
     for permission in required:
         for verb in permission.verbs:
-            attributes = {"namespace": permission.namespace or cluster.namespace, "verb": verb}
-            attributes |= {"group": permission.group, "resource": permission.resource}
-            if permission.subresource:
-                attributes["subresource"] = permission.subresource
-            if permission.name:
-                attributes["name"] = permission.name
             body = {
                 "apiVersion": "authorization.k8s.io/v1",
                 "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": attributes},
+                "spec": {"resourceAttributes": permission.attributes(verb, cluster.namespace)},
             }
             answer = cluster.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
             if not answer.ok:

@@ -12,9 +12,9 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from trialplane.client.target import Log
+from trialplane.client.target import AttemptsRead, EndedRows, Log
 from trialplane.errors import LedgerLocked, RunDamaged, TargetError
 from trialplane.kube.cluster import ApiResponse, Cluster
 from trialplane.ledger.attempts import Attempt
@@ -27,6 +27,20 @@ from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, Trial
 TOKEN_SECONDS = 600  # the shortest lifetime that Kubernetes allows
 _RENEWAL = 0.8  # share of a token's lifetime after which it is renewed
 _RETRY_DELAYS = (0.5, 1.0, 2.0)  # seconds before each retry, if the gateway could not check the token
+
+
+class LedgerStatus(NamedTuple):
+    """The state of a run in the ledger.
+
+    Attributes:
+        status: Newest status.
+        alive: Whether a controller works on the run.
+        desired: Desired state.
+    """
+
+    status: RunStatus
+    alive: bool
+    desired: Desired
 
 
 class Gateway:
@@ -58,8 +72,8 @@ class Gateway:
         runs: list[dict[str, Any]] = self._checked_response(self._get("runs")).json()
         return runs
 
-    def status(self, run: str) -> tuple[RunStatus, bool, Desired] | None:
-        """Return the newest status, whether a controller works on the run, and the desired state.
+    def status(self, run: str) -> LedgerStatus | None:
+        """Return the state of a run in the ledger.
 
         Raises:
             RunDamaged: The status is invalid or of another version.
@@ -75,7 +89,7 @@ class Gateway:
             raise self._unreadable_status_error(run, str(error)) from error
         if invalid_field := records.mistyped_field(status):
             raise self._unreadable_status_error(run, f"an invalid value for `{invalid_field}`")
-        return status, bool(data["alive"]), desired
+        return LedgerStatus(status, bool(data["alive"]), desired)
 
     def job(self, run: str) -> bytes | None:
         """Return the resolved job as JSON."""
@@ -101,18 +115,18 @@ class Gateway:
         pages = self._pages(run, "attempts", {})
         return None if pages is None else _rows(pages)
 
-    def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]] | None:
-        """Return the position of the last end, and the attempts that ended after the position `after`."""
+    def ends(self, run: str, after: int) -> EndedRows | None:
+        """Return the attempts that ended after the position `after`."""
         pages = self._pages(run, "ends", {"after": str(after)})
-        return None if pages is None else (int(pages[-1]["end_number"]), _rows(pages))
+        return None if pages is None else EndedRows(int(pages[-1]["end_number"]), _rows(pages))
 
-    def attempts_since(self, run: str, after: int) -> tuple[list[Attempt], bool] | None:
-        """Return running attempts and those that ended after a position, and whether a controller is running."""
+    def attempts_since(self, run: str, after: int) -> AttemptsRead | None:
+        """Return running attempts and those that ended after a position."""
         pages = self._pages(run, "whole", {"after": str(after)})
         if pages is None:
             return None
         attempts = [records.from_dict(Attempt, attempt) for page in pages for attempt in page["attempts"]]
-        return attempts, any(page["alive"] for page in pages)
+        return AttemptsRead(attempts, any(page["alive"] for page in pages))
 
     def curves(self, run: str, after: int, limit: int) -> list[ReportRow] | None:
         """Return the first `limit` reports with marks above `after`, in order."""
@@ -260,8 +274,8 @@ class Gateway:
         with self._token_lock:
             if renew or self._clock() >= self._renewal_time:
                 request_time = self._clock()
-                self._token, lifetime = self._request_token()
-                self._renewal_time = request_time + _RENEWAL * lifetime
+                self._token, lifetime_seconds = self._request_token()
+                self._renewal_time = request_time + _RENEWAL * lifetime_seconds
             return self._token
 
     def _request_token(self) -> tuple[str, float]:

@@ -15,14 +15,14 @@ from typing import Any
 from trialplane.client import remote_log, sources, target
 from trialplane.client.gateway import Gateway
 from trialplane.client.sources import RunSources
-from trialplane.client.target import Log, Observation, TargetName
-from trialplane.errors import InputError, Issue, LedgerLocked, RunDamaged, TargetError
+from trialplane.client.target import AttemptsRead, CheckResult, EndedRows, Log, Observation, TargetName
+from trialplane.errors import InputError, LedgerLocked, RunDamaged, TargetError
 from trialplane.job import kinds as job_kinds
 from trialplane.job.kinds import Job
 from trialplane.kube import kinds, preflight, waiting
 from trialplane.kube.cluster import Cluster
 from trialplane.kube.objects import Objects, Run, Submission
-from trialplane.ledger.attempts import NO_LIMIT, Attempt
+from trialplane.ledger.attempts import NO_LIMIT
 from trialplane.plan import changes as changing
 from trialplane.plan import raycluster, saving
 from trialplane.plan import run as runs
@@ -80,11 +80,11 @@ class KubernetesTarget:
         """See `Target`."""
         return self.cluster.location
 
-    def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
+    def check(self, job: Job | None) -> CheckResult:
         """See `Target`."""
         site = self.objects.site
         if job is None:
-            return [], []
+            return CheckResult([], [])
         # The RayCluster of a run without code, whose pods need the same resources.
         plan = Plan("check", job, Pack(b"", "", ()), Provenance("", "", ""))
         ray_cluster = raycluster.raycluster(plan, site)
@@ -97,7 +97,7 @@ class KubernetesTarget:
         )
         issues, warnings = preflight.check(job, ray_cluster, snapshot)
         issues += [*preflight.chart_issues(job, site), *preflight.notify_issues(job)]
-        return issues, [*warnings, *saving.warnings(job, site.checkpoints)]
+        return CheckResult(issues, [*warnings, *saving.warnings(job, site.checkpoints)])
 
     def missing_checkpoint(self, run: str, job: Job) -> str:
         """See `Target`."""
@@ -181,16 +181,16 @@ class KubernetesTarget:
             self._known_view(run)  # raises if the run is unknown
         return ledger_rows or []
 
-    def ended_rows(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
+    def ended_rows(self, run: str, after: int) -> EndedRows:
         """See `Target`."""
-        return self.gateway.ends(run, after) or (after, [])  # None: the run is not in the ledger yet
+        return self.gateway.ends(run, after) or EndedRows(after, [])  # None: the run is not in the ledger yet
 
-    def attempts(self, run: str, after: int) -> tuple[list[Attempt], bool]:
+    def attempts(self, run: str, after: int) -> AttemptsRead:
         """See `Target`."""
         ledger_attempts = self.gateway.attempts_since(run, after)
         if ledger_attempts is None:
             self._known_view(run)  # raises if the run is unknown
-        return ledger_attempts or ([], False)
+        return ledger_attempts or AttemptsRead([], is_active=False)
 
     def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:
         """See `Target`."""
@@ -384,9 +384,10 @@ class KubernetesTarget:
             explanation = f"Without the gateway, only runs with a Run object can be read, and {run} has none"
             raise TargetError(f"{error}\n{explanation}") from error
         if ledger_answer is not None:
-            status, alive, ledger_desired = ledger_answer
-            desired = ledger_desired if run_object is None else desired
-            return RunSources(run_object, status, alive=alive, gateway_problem="", desired=desired)
+            desired = ledger_answer.desired if run_object is None else desired
+            return RunSources(
+                run_object, ledger_answer.status, alive=ledger_answer.alive, gateway_problem="", desired=desired
+            )
         if run_object is None:
             return None
         return RunSources(run_object, None, alive=False, gateway_problem="", desired=desired)

@@ -16,12 +16,12 @@ from typing import Any, TypeVar, cast
 from trialplane import errors
 from trialplane.client import folder, process, target
 from trialplane.client.machine import Machine
-from trialplane.client.target import HERE, Log, Observation
-from trialplane.errors import InputError, Issue, LedgerError, RunDamaged, RunNotFound
+from trialplane.client.target import HERE, AttemptsRead, CheckResult, EndedRows, Log, Observation
+from trialplane.errors import InputError, LedgerError, RunDamaged, RunNotFound
 from trialplane.job.kinds import Job, Study
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import results, run_status
-from trialplane.ledger.attempts import NO_LIMIT, Attempt
+from trialplane.ledger.attempts import NO_LIMIT
 from trialplane.ledger.run_status import LedgerView, OperatorView
 from trialplane.plan import plan as planning
 from trialplane.plan import saving
@@ -74,7 +74,7 @@ class LocalTarget:
         """See `Target`."""
         return str(paths.runs(self.home) / run)
 
-    def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
+    def check(self, job: Job | None) -> CheckResult:
         """See `Target`."""
         return Machine.inspect(self.home).check(self.home, job)
 
@@ -213,23 +213,23 @@ class LocalTarget:
         return results.attempts(files.ledger, run, folder.load_job(files), alive=self.is_active(run))
 
     @_map_system_errors
-    def ended_rows(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
+    def ended_rows(self, run: str, after: int) -> EndedRows:
         """See `Target`."""
         files = self._find(run)
         position, ended_attempts = results.ended_attempts(files.ledger, run, after)
         if not ended_attempts:  # the usual case while a display polls, which then need not read the job
-            return position, []
+            return EndedRows(position, [])
         job = folder.load_job(files)
-        return position, [reading.row(job, attempt, alive=True) for attempt in ended_attempts]
+        return EndedRows(position, [reading.row(job, attempt, alive=True) for attempt in ended_attempts])
 
     @_map_system_errors
-    def attempts(self, run: str, after: int) -> tuple[list[Attempt], bool]:
+    def attempts(self, run: str, after: int) -> AttemptsRead:
         """See `Target`."""
         files = self._find(run)
         alive = self.is_active(run)
         ledger_attempts = results.attempts_since(files.ledger, run, alive, after)
         # A controller may have started after the first check; then attempts may be running too.
-        return ledger_attempts, alive or self.is_active(run)
+        return AttemptsRead(ledger_attempts, alive or self.is_active(run))
 
     @_map_system_errors
     def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from trialplane import errors
+from trialplane.client.target import CheckResult
 from trialplane.errors import Issue
 from trialplane.job.kinds import Job, Role
 from trialplane.plan import sizes
@@ -57,7 +58,7 @@ class Machine:
             shm=shutil.disk_usage(_SHM).free if _SHM.is_dir() else None,
         )
 
-    def check(self, home: Path, job: Job | None) -> tuple[list[Issue], list[str]]:
+    def check(self, home: Path, job: Job | None) -> CheckResult:
         """Return issues that prevent a run on this machine, and warnings.
 
         Args:
@@ -66,8 +67,8 @@ class Machine:
         """
         issues = self._platform_issues(home)
         if job is None:
-            return issues, []
-        return [*issues, *self._gpu_issues(job), *_price_issues(job)], self._warnings(job)
+            return CheckResult(issues, [])
+        return CheckResult([*issues, *self._gpu_issues(job), *_price_issues(job)], self._warnings(job))
 
     def _platform_issues(self, home: Path) -> list[Issue]:
         """Return issues that prevent any run on this machine; `home` is the home folder of the platform."""

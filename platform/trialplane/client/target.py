@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trialplane import errors
 from trialplane.errors import InputError, Issue, RunNotFound
@@ -69,6 +69,32 @@ class Log:
     worker: int | None = None
 
 
+class CheckResult(NamedTuple):
+    """The result of a check of a target: issues, which prevent a run, and warnings."""
+
+    issues: list[Issue]
+    warnings: list[str]
+
+
+class AttemptsRead(NamedTuple):
+    """Attempts as they were read.
+
+    Attributes:
+        attempts: Running attempts, and those that ended after a position.
+        is_active: Whether a controller was running in the meantime. Without one, no attempt is running.
+    """
+
+    attempts: list[Attempt]
+    is_active: bool
+
+
+class EndedRows(NamedTuple):
+    """Attempts that ended after a position, and the position of the last of their ends, for the next read."""
+
+    position: int
+    rows: list[TrialRow]
+
+
 class Target(Protocol):
     """A target of runs.
 
@@ -95,7 +121,7 @@ class Target(Protocol):
     def location(self, run: str = "") -> str:
         """Return the location of runs, or of a run's logs, for messages."""
 
-    def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
+    def check(self, job: Job | None) -> CheckResult:
         """Return issues that prevent a run here, and warnings. Start and write nothing.
 
         Args:
@@ -155,14 +181,11 @@ class Target(Protocol):
     def rows(self, run: str) -> list[TrialRow]:
         """Return all attempts, in the order of their starts."""
 
-    def ended_rows(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
-        """Return the position of the last end, and the attempts that ended after the position `after` (0 at first)."""
+    def ended_rows(self, run: str, after: int) -> EndedRows:
+        """Return the attempts that ended after the position `after` (0 at first)."""
 
-    def attempts(self, run: str, after: int) -> tuple[list[Attempt], bool]:
-        """Return running attempts and those that ended after the position `after`, with Optuna's view of them.
-
-        The second value is whether a controller was running in the meantime. Without one, no attempt is running.
-        """
+    def attempts(self, run: str, after: int) -> AttemptsRead:
+        """Return running attempts and those that ended after the position `after`, with Optuna's view of them."""
 
     def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:
         """Return at most `limit` reports of all attempts, also of running ones, in the order of their arrival.
