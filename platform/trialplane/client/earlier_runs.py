@@ -202,7 +202,9 @@ class _ReuseSearch:
             The complete trials, whose results are reused; the checkpoints from which trials start, one for the same
             parameters: that of the most steps; and the attempts to follow, which are those of one run.
         """
-        self._notes.append(f"reuse: {len(self._results)} results of earlier runs with the same code, data and seed")
+        self._notes.append(
+            f"reuse: {errors.counted(len(self._results), 'result')} of earlier runs with the same code, data and seed"
+        )
         followed = self._followed()
         if not self._results and not self._beginnings and not followed:
             self._notes += _reasons(self._target, self._plan)

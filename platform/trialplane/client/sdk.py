@@ -130,7 +130,7 @@ class Platform:
         """Prepare the job of a function; see `prepare`."""
         space_field = request.overrides.get("space")
         space = space_field.value if isinstance(space_field, Flag) else space_field
-        # A space that is no mapping gets its issue when the job is loaded.
+        # A space that is not a mapping gets its issue when the job is loaded.
         argument_issues = function_job.check(space if isinstance(space, Mapping) else {}, request.params)
         params_field = Flag(dict(request.params) or None, "submit(params=…)")
         request = dataclasses.replace(

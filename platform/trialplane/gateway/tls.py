@@ -31,7 +31,7 @@ class Certificate:
         """If the files have changed, use them for new connections.
 
         Raises:
-            OSError: A file is missing, or they are not certificate with its key. The context has not changed.
+            OSError: A file is missing, or they are not a certificate with its key. The context has not changed.
         """
         chain = self._chain.resolve()  # Kubernetes replaces both files at once, by a link to another folder
         key = chain.with_name("tls.key")

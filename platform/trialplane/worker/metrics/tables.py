@@ -65,7 +65,7 @@ class Table:
         """Begin a table if the line above a rule is its header, with the positions of the columns by the rule's parts."""
         spans = [match.span() for match in _RULE_PART.finditer(rule)]
         columns = _cells(line_above, spans) if len(spans) > 1 else None
-        # A row of values above a rule between rows is no header.
+        # A row of values above a rule between rows is not a header.
         if columns is not None and all(number(column.rstrip(" %")) is None for column in columns):
             self._begin(columns, spans)
 
@@ -88,16 +88,16 @@ class Table:
         return True
 
     def _row_values(self, line: str, words: Sequence[str]) -> dict[str, float]:
-        """Return the numbers of a line in a table by their columns; empty if it is no row; see `_row_cells`."""
+        """Return the numbers of a line in a table by their columns; empty if it is not a row; see `_row_cells`."""
         cells = self._row_cells(line, words)
-        # A line below `# Accuracy`, which is perhaps no header, is a row only if it has the number.
+        # A line below `# Accuracy`, which is perhaps not a header, is a row only if it has the number.
         if not cells or (self._counter is not None and number(cells[self._counter]) is None):
             return {}
         values = ((name, number(text.rstrip(" %"))) for name, text in zip(self._header, cells, strict=True))
         return {name: value for name, value in values if name and value is not None}
 
     def _row_cells(self, line: str, words: Sequence[str]) -> Sequence[str]:
-        """Return the cells of a row, one for each column; empty if the line is no row.
+        """Return the cells of a row, one for each column; empty if the line is not a row.
 
         Args:
             line: The line.
