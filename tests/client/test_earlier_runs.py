@@ -470,13 +470,50 @@ def test_only_the_best_of_keep_are_continued(runs: Runs) -> None:
     assert continued == {row.trial for row in best}
 
 
-def test_a_study_with_rungs_takes_over_results_only(runs: Runs) -> None:
+PROMOTE = {"name": "asha", "promote": True, "max_resource": "epochs"}
+
+
+def test_a_trial_with_rungs_does_not_start_from_a_checkpoint_beyond_the_next_rung(runs: Runs) -> None:
     with_epochs(runs)
     runs.make("first", tell=unfinished)
-    promote = {"name": "asha", "promote": True, "max_resource": "epochs"}
-    second = made(runs, "second", reuse=True, pruner=promote)
+    second = made(runs, "second", reuse=True, pruner=PROMOTE)
     content = earlier.read(second.code)
-    assert (len(content.results), len(content.beginnings)) == (3, 0)
+    assert (len(content.results), len(content.beginnings)) == (3, 3)
+    trained, _ = driven(second)
+    assert {request.trial for request in trained} == {1, 3, 5}
+    assert not any(request.start for request in trained)
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["undisturbed", "killed"])
+@pytest.mark.parametrize("first_step", [0, 1])
+def test_a_trial_that_was_stopped_before_its_first_rung_continues(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, first_step: int, is_killed: bool
+) -> None:
+    """Also without its reports, which show whether steps are counted from 0."""
+    monkeypatch.setattr(earlier_runs, "MAX_REPORTS", 0)
+    with_epochs(runs)
+    pruner = {**PROMOTE, "min_resource": 4}
+    first = made(runs, "first", pruner=pruner)
+    with Ledger(f"sqlite:///{first.ledger}", folder.load_job(first), "first", first.code, first.lock) as ledger:
+        request = ledger.ask()
+        assert request is not None
+        for done in (1, 2):
+            ledger.report(TrialReport(request.number, done - 1 + first_step, {"loss": 1.0}, 5.0))
+        summary = CheckpointSummary(2, 100, "digest")
+        ledger.tell(TrialOutcome(request.number, TrialState.FAILED, FailureClass.STOPPED, checkpoints=summary))
+    second = made(runs, "second", reuse=True, pruner=pruner)
+    assert earlier.read(second.code).followed == ()
+    for dies in (True, True, False) if is_killed else (False,):
+        with Ledger(f"sqlite:///{second.ledger}", folder.load_job(second), "second", second.code, second.lock) as ledger:
+            request = ledger.ask()
+            assert request is not None and request.segment is not None and request.start is not None
+            assert (request.start.digest, request.segment.offset) == ("digest", 1 - first_step)
+            ledger.report(TrialReport(request.number, 2 + first_step, {"loss": 1.0}, 5.0, start_step=1 + first_step))
+            if not dies:
+                ledger.report(TrialReport(request.number, 3 + first_step, {"loss": 1.0}, 5.0))
+                outcome = ledger.tell(TrialOutcome(request.number, TrialState.PAUSED, metrics={"loss": 1.0}))
+                assert outcome is not None and ledger.promotion is not None
+                assert (ledger.promotion.used_steps, outcome.spared_steps) == (4, 2)
 
 
 def test_a_job_without_checkpoints_continues_nothing(runs: Runs) -> None:

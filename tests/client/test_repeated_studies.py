@@ -6,8 +6,9 @@ reused by other studies (test_earlier_runs.py), and a real run (tests/study/test
 
 from __future__ import annotations
 
-import dataclasses
 import random
+import types
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from tests.client.test_earlier_runs import made, prepared, with_epochs
 
 from trialplane.client import earlier_runs, folder
 from trialplane.controller.ledger import Ledger
+from trialplane.job.kinds import Job
+from trialplane.job.resources import Retries
 from trialplane.wire import earlier, rows
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import CheckpointSummary, TrialOutcome, TrialReport, TrialRequest
@@ -40,27 +43,45 @@ class Work:
         kills: whether the controller is killed now and then.
         fails: trial whose first attempt is lost.
         most: number of steps after which the last controller is killed.
+        stops: whether the running attempts save themselves before that, and end.
         early: whether every third trial is complete at step 3, below a rung.
+        broken: how a trial fails at step 2 or at its first rung, by trial.
+        job: the run's job, if it was changed.
 
     Attributes:
         trained: trial and step of each step that was trained, in order.
     """
 
     def __init__(
-        self, run: RunPaths, seed: int, *, kills: bool = False, fails: int = -1, most: int = 10**6, early: bool = False
+        self,
+        run: RunPaths,
+        seed: int,
+        *,
+        kills: bool = False,
+        fails: int = -1,
+        most: int = 10**6,
+        stops: bool = False,
+        early: bool = False,
+        broken: Mapping[int, FailureClass] = types.MappingProxyType({}),
+        job: Job | None = None,
     ) -> None:
         self._run, self._random, self._fails, self._most, self._early = run, random.Random(seed), fails, most, early
+        self._stops, self._broken, self._job = stops, broken, job
         self.trained: list[tuple[int, int]] = []
         while not self._work(self._random.randint(9, 25) if kills else 10**6):
             pass
 
     def _work(self, turns: int) -> bool:
-        """A controller's work for some turns; whether it is the last one's."""
+        """A controller's work for some steps, and at most as many starts; whether it is the last one's."""
         run = self._run
         running: dict[int, tuple[TrialRequest, int]] = {}  # number → request, and steps done
-        with Ledger(f"sqlite:///{run.ledger}", folder.load_job(run), run.root.name, run.code, run.lock) as ledger:
+        job = self._job or folder.load_job(run)
+        with Ledger(f"sqlite:///{run.ledger}", job, run.root.name, run.code, run.lock) as ledger:
+            before = len(list(ledger.attempts()))
             for _ in range(turns):
                 while len(running) < SLOTS:
+                    if len(list(ledger.attempts())) - before >= turns:
+                        return False
                     self._end_answered(ledger)
                     request = ledger.ask()
                     if request is None and self._end_answered(ledger, is_stuck=True):
@@ -68,10 +89,14 @@ class Work:
                     if request is None:
                         break
                     if not ledger.answer(request):
-                        has_checkpoint = request.segment is not None and request.segment.parent is not None
-                        running[request.number] = request, request.segment.done if has_checkpoint else 0
+                        running[request.number] = request, first_step(ledger, request)
                 self._end_answered(ledger)
                 if not running or len(self.trained) >= self._most:
+                    for number, (request, step) in running.items():
+                        if self._stops:
+                            saved = CheckpointSummary(1, 10, f"{request.trial} at {step}") if step else None
+                            failure = FailureClass.STOPPED
+                            ledger.tell(TrialOutcome(number, TrialState.FAILED, failure, step=step, checkpoints=saved))
                     return True
                 self._step(ledger, running)
         return False
@@ -84,13 +109,17 @@ class Work:
         """One of the running attempts does a step, and ends if that was its last one."""
         number = self._random.choice(sorted(running))
         request, step = running[number][0], running[number][1] + 1
+        rung = 0 if request.segment is None else request.segment.rung
         running[number] = request, step
         self.trained.append((request.trial, step))
         if request.trial == self._fails and request.attempt == 1:
             end = TrialOutcome(number, TrialState.FAILED, failure=FailureClass.LOST)
+        elif request.trial in self._broken and step == min(2, rung or 2):
+            failure = self._broken[request.trial]
+            end = TrialOutcome(number, TrialState.FAILED, failure, message=f"{failure} of {request.trial}", fingerprint="x")
         else:
-            is_pruned = ledger.report(TrialReport(number, step, {"loss": loss(request, step)}, 5.0))
-            rung = 0 if request.segment is None else request.segment.rung
+            start_step = step - 1 if request.start is not None and request.start.step < 0 else None
+            is_pruned = ledger.report(TrialReport(number, step, {"loss": loss(request, step)}, 5.0, start_step=start_step))
             last_step = 3 if self._early and request.trial % 3 == 0 else TOP
             state = TrialState.PRUNED if is_pruned else TrialState.COMPLETE if step == last_step else TrialState.PAUSED
             if not is_pruned and step not in (rung, last_step):
@@ -99,6 +128,21 @@ class Work:
             end = TrialOutcome(number, state, metrics={"loss": loss(request, step)}, checkpoints=summary)
         ledger.tell(end)
         del running[number]
+
+
+def first_step(ledger: Ledger, request: TrialRequest) -> int:
+    """The step of the checkpoint from which an attempt continues; 0 without one."""
+    outcomes = {attempt.number: outcome for attempt, outcome in ledger.attempts()}
+    previous = None if request.retry_of is None else outcomes[request.retry_of]
+    if previous is not None and previous.checkpoints is not None:
+        return int(previous.checkpoints.digest.split()[-1])
+    if request.start is not None:
+        assert request.resume == "first"
+        trial, _, step = request.start.digest.split()
+        assert int(trial) == request.trial
+        return int(step)
+    has_checkpoint = request.segment is not None and request.segment.parent is not None
+    return request.segment.done if has_checkpoint else 0
 
 
 def history(runs: Runs, name: str) -> list[Any]:
@@ -112,7 +156,10 @@ def history(runs: Runs, name: str) -> list[Any]:
     ]
     reports = {(report.trial, report.step): report.metrics for report in runs.target.curves(name)}
     newest = rows.newest_attempts(runs.target.rows(name))
-    return [starts, reports, [(row.trial, row.state, row.values, row.metrics, row.step) for row in newest]]
+    return [starts, reports, [(row.trial, row.state, row.failure, row.values, row.metrics, row.step) for row in newest]]
+
+
+REPEATED = {"space": SPACE, "trials": 24, "params.epochs": TOP, "reuse": True}
 
 
 def study(runs: Runs, name: str, pruner: Any = None, **fields: Any) -> RunPaths:
@@ -175,6 +222,77 @@ def test_kills_of_either_controller_change_nothing(runs: Runs) -> None:
     assert history(runs, "second") == history(runs, "first")
 
 
+OWN_FAULTS = {2: FailureClass.ERROR, 5: FailureClass.OOM, 9: FailureClass.INVALID}
+
+
+@pytest.mark.parametrize("pruner", [PROMOTE, "median"], ids=["promote", "median"])
+def test_failures_by_a_trials_own_fault_are_repeated(runs: Runs, pruner: Any) -> None:
+    """TPE has learned from them, so it would draw others if they were still being trained."""
+    fields = {"pruner": pruner, "sampler": {"name": "tpe", "n_startup_trials": 3}}
+    Work(study(runs, "first", **fields), 1, broken=OWN_FAULTS)
+    second = study(runs, "second", reuse=True, **fields)
+    assert not Work(second, 2).trained
+    assert history(runs, "second") == history(runs, "first")
+    failures = {row.trial: row.message for row in runs.target.rows("second") if row.failure}
+    assert failures == {
+        trial: f"{failure} of {trial}; answered by trial {trial} of first, which has the same parameters"
+        for trial, failure in OWN_FAULTS.items()
+    }
+    note = "reuse: 3 of them failed, and fail again without training; if the cause was not the code, run `platform retry"
+    texts = prepared(runs, "third", **REPEATED, **fields).warnings
+    assert any(text.startswith(note) for text in texts), texts
+    third = earlier.read(study(runs, "third", reuse=True, **fields).code)
+    assert {attempt.run for attempt in third.followed} == {"second"}
+    assert {attempt.outcome.message for attempt in third.followed if attempt.outcome} == {
+        "",
+        *(f"{failure} of {trial}" for trial, failure in OWN_FAULTS.items()),
+    }, "a message does not get longer with each repetition"
+
+
+def test_failures_that_may_come_from_the_machine_are_trained_again(runs: Runs) -> None:
+    broken = {2: FailureClass.TIMEOUT, 5: FailureClass.CRASHED, 9: FailureClass.LOST, 12: FailureClass.ERROR}
+    fields = {"retries": {"crashed": 0, "lost": 0}}
+    Work(study(runs, "first", "none", **fields), 1, broken=broken)
+    trained = Work(study(runs, "second", "none", reuse=True, **fields), 2).trained
+    assert {trial for trial, _ in trained} == {2, 5, 9}
+    states = {row.trial: row.state for row in runs.target.rows("second")}
+    assert [trial for trial, state in states.items() if state is not TrialState.COMPLETE] == [12]
+
+
+def test_failures_of_a_study_without_a_success_are_trained_again(runs: Runs) -> None:
+    """What all of its trials have in common may be the machine."""
+    Work(study(runs, "first", "none", trials=4), 1, broken=dict.fromkeys(range(4), FailureClass.ERROR))
+    trained = Work(study(runs, "second", "none", reuse=True, trials=4), 2).trained
+    assert {trial for trial, _ in trained} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("retried", ["first", "second"])
+def test_a_repeated_failure_is_trained_if_the_user_has_it_tried_again(runs: Runs, retried: str) -> None:
+    Work(study(runs, "first", "none"), 1, broken=OWN_FAULTS)
+    if retried == "second":
+        assert not Work(study(runs, "second", "none", reuse=True), 2).trained
+    run = RunPaths.of(runs.home, retried)
+    job = folder.load_job(run).model_copy(update={"retries": Retries(failed_before=99)})
+    trained = Work(run, 3, job=job).trained
+    assert {trial for trial, _ in trained} == OWN_FAULTS.keys()
+    last = study(runs, "last", "none", reuse=True)
+    assert not Work(last, 4).trained
+    assert {row.state for row in runs.target.rows("last")} == {TrialState.COMPLETE}
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+@pytest.mark.parametrize(("pruner", "most"), [(PROMOTE, 33), (PROMOTE, 44), ("median", 60)], ids=str)
+def test_a_stopped_study_is_continued_exactly_where_it_ended(runs: Runs, pruner: Any, most: int, sampler: str) -> None:
+    """As if it had been resumed."""
+    first = study(runs, "first", pruner, sampler=sampler)
+    Work(first, 1, most=most, stops=True)
+    second = study(runs, "second", pruner, sampler=sampler, reuse=True)
+    rest = Work(first, 7).trained
+    assert rest
+    assert Work(second, 7).trained == rest
+    assert history(runs, "second") == history(runs, "first")
+
+
 @pytest.mark.parametrize(("pruner", "most"), [(PROMOTE, 25), ("median", 60)], ids=["promote", "median"])
 def test_a_study_that_was_interrupted_trains_what_had_not_ended(runs: Runs, pruner: Any, most: int) -> None:
     trained = Work(study(runs, "first", pruner), 1, most=most).trained
@@ -187,7 +305,7 @@ def test_a_study_that_was_interrupted_trains_what_had_not_ended(runs: Runs, prun
 
 
 def test_more_trials_than_before(runs: Runs) -> None:
-    """A trial that is promoted further than before has no checkpoint left, so it starts over; the others train nothing."""
+    """A trial that is promoted further than before has no checkpoint left, so it begins anew; the others train nothing."""
     first = Work(study(runs, "first"), 1).trained
     larger = study(runs, "second", reuse=True, trials=48)
     ends = {attempt.outcome.state for attempt in earlier.read(larger.code).followed if attempt.outcome}
@@ -197,6 +315,11 @@ def test_more_trials_than_before(runs: Runs) -> None:
     promoted = {trial for trial, step in second if trial < 24}
     assert {trial for trial, _ in again} == promoted
     assert len(again) < 24
+    messages = {row.trial: row.message for row in runs.target.rows("second") if "step 0" in row.message}
+    reason = "trained from step 0, because first has no checkpoint of trial {} any more"
+    assert {trial: message.partition("; ")[0] for trial, message in messages.items()} == {
+        trial: reason.format(trial) for trial in promoted
+    }
     states = [row.state for row in rows.newest_attempts(runs.target.rows("second"))]
     assert len(states) == 48
     assert set(states) == {TrialState.COMPLETE, TrialState.PRUNED}
@@ -207,18 +330,6 @@ def test_another_pruner_repeats_no_decision(runs: Runs) -> None:
     second = study(runs, "second", {"name": "median", "n_startup_trials": 9}, reuse=True)
     assert earlier.read(second.code).followed == ()
     assert earlier.read(second.code).results
-
-
-def test_a_ledger_of_an_older_version_has_no_order(runs: Runs) -> None:
-    """Then attempts end one by one, which is what they did with one slot."""
-    Work(study(runs, "first"), 1)
-    second = study(runs, "second", reuse=True)
-    content = earlier.read(second.code)
-    followed = tuple(dataclasses.replace(attempt, ended_before=None) for attempt in content.followed)
-    (second.code / earlier.FILE).write_bytes(dataclasses.replace(content, followed=followed).pack())
-    Work(second, 2)
-    newest = rows.newest_attempts(runs.target.rows("second"))
-    assert len(newest) == 24
 
 
 def test_too_many_reports_are_not_sent(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ The ledger and the samplers are real. Not checked here: where the trials come fr
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import random
 from pathlib import Path
@@ -184,6 +185,25 @@ def test_a_run_that_is_cancelled_does_not_wait_for_the_order_of_an_earlier_one(o
     assert loop.controller.run().state is RunState.CANCELLED
     assert [ledger.newest[trial].state for trial in range(3)] == [TrialState.COMPLETE, TrialState.PAUSED, TrialState.PAUSED]
     assert ledger.newest[0].message == "answered by trial 0 of first, which has the same parameters"
+
+
+def test_ends_that_are_due_at_once_do_not_keep_the_loop_from_its_other_work(opened: Opened) -> None:
+    """No trial of the earlier run ended before the last one had started."""
+    trials = 350
+    of = job(**{**SEARCH, "trials": trials}, sampler="random")
+    ledger = opened.open(of)
+    requests = [asked(ledger) for _ in range(trials)]
+    opened.close()
+    opened.run.ledger.unlink()
+    ends = TrialOutcome(0, TrialState.COMPLETE, metrics={"loss": 1.0})
+    followed = [EarlierAttempt("first", one.trial, one.params, one.seed, outcome=ends) for one in requests]
+    opened.run.code.mkdir()
+    (opened.run.code / earlier.FILE).write_bytes(Earlier(followed=tuple(followed)).pack())
+    loop = Loop(opened.open(of), opened.run, None)
+    assert loop.controller.run().state is RunState.SUCCEEDED
+    assert max(status.running for status in loop.board.shown) >= trials - 100, "they end after the last start"
+    complete = [0, *(status.complete for status in loop.board.shown), trials]
+    assert max(after - before for before, after in itertools.pairwise(complete)) <= 100
 
 
 def test_bad_points_of_the_history_are_shown_as_the_worst(opened: Opened) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.study.conftest import Study, kill, wait_until
@@ -31,6 +32,8 @@ def run(ctx):
     for epoch in range(len(walk), ctx.params["epochs"]):
         if epoch == HELD and os.path.exists("HOLD"):
             open("HOLD").read()
+        with open("LINES", "a") as file:
+            file.write(f"{ctx.trial} {epoch}\\n")
         walk.append(random.random() + float(numpy.random.rand()) + ctx.params["x"])
         time.sleep(ctx.params["pause"])
         ctx.report(epoch, loss=sum(walk))
@@ -53,11 +56,11 @@ TRIALS, SHORT, WHOLE = 4, 3, 8
 GONE = 2  # trial whose checkpoint is removed
 
 
-def undisturbed_run(study: Study) -> tuple[Path, dict, dict]:
+def undisturbed_run(study: Study, **fields: Any) -> tuple[Path, dict, dict]:
     """The path of HOLD, and the curves and objective values of a run of all steps, which is deleted."""
     hold = study.job.parent / "HOLD"
-    study.write(CODE.replace("HOLD", str(hold)), SPEC)
-    run = study.submit("whole")
+    study.write(CODE.replace("HOLD", str(hold)).replace("LINES", str(hold.with_name("lines"))), SPEC)
+    run = study.submit("whole", **fields)
     assert run.wait(600).state is RunState.SUCCEEDED
     curves, values = study.curves("whole"), {row.trial: row.values for row in run.rows()}
     run.delete()  # or it would answer
@@ -120,6 +123,8 @@ def test_trials_continue_shorter_ones(study: Study) -> None:
 @pytest.mark.slow
 def test_kills_change_neither_beginnings_nor_metrics(study: Study) -> None:
     hold, undisturbed, losses = undisturbed_run(study)
+    lines = hold.with_name("lines")
+    lines.unlink()
     os.mkfifo(hold)
     stopped = study.submit("stopped", parallel=TRIALS)
     saved = f"stopped/trial-*/step-{HELD - 1:010}/COMPLETE"
@@ -136,8 +141,46 @@ def test_kills_change_neither_beginnings_nor_metrics(study: Study) -> None:
     assert status.retried >= 1
     curves = study.curves("killed")
     assert curves == {key: undisturbed[key] for key in curves}, "to the last bit"
-    assert not trained.keys() & curves.keys(), "no step is trained twice"
+    steps = [line for line in lines.read_text().splitlines() if int(line.split()[1]) < HELD]
+    assert sorted(steps) == sorted(f"{trial} {step}" for trial, step in trained), "none is trained twice"
     assert {row.trial: row.values for row in run.rows()} == losses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_gone", [False, True], ids=["there", "gone"])
+def test_paused_trials_of_a_stopped_study_are_continued(study: Study, is_gone: bool) -> None:
+    lines = study.job.parent / "lines"
+    fields = {
+        "pruner": {"name": "asha", "promote": True, "max_resource": "epochs"},
+        "trials": 8,
+        "parallel": 1,
+    }
+    hold, undisturbed, values = undisturbed_run(study, **fields)
+    trained = lines.read_text().splitlines()
+    lines.unlink()
+
+    os.mkfifo(hold)
+    first = study.submit("first", **fields)
+    saved = f"first/trial-*/step-{HELD - 1:010}/COMPLETE"
+    wait_until(lambda: list(study.files("first").checkpoints.glob(saved)), "a promoted trial is between two rungs")
+    first.cancel()
+    hold.unlink()
+    [checkpoint] = study.files("first").checkpoints.glob(saved)
+    if is_gone:
+        shutil.rmtree(checkpoint.parents[1])
+
+    second = study.submit("second", reuse=True, **fields)
+    status = second.wait(600)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    assert study.curves("second") == undisturbed, "to the last bit"
+    assert {row.trial: row.values for row in second.rows()} == values
+    promoted = int(checkpoint.parents[1].name.removeprefix("trial-"))
+    again = [f"{promoted} {step}" for step in range(HELD)] if is_gone else []
+    assert sorted(lines.read_text().splitlines()) == sorted([*trained, *again]), "no other step is trained twice"
+    missing = (
+        f"the checkpoint of trial {promoted} of first is missing or was changed, so trial {promoted} has begun at step 0"
+    )
+    assert (missing in status.warnings) == is_gone
 
 
 COUNTED = """

@@ -215,9 +215,28 @@ def test_a_trial_starts_from_a_checkpoint_of_another_trial(bench: Bench) -> None
     assert "there is no checkpoint of ctx.save of step 2" in outcome.message
 
 
-@pytest.mark.parametrize("what", ["obeys", "forgets"])
+def test_a_checkpoint_of_another_run_at_the_rung_is_skipped(bench: Bench) -> None:
+    """The other trial was stopped after it had saved the rung's step, and before it had reported that."""
+    _, undisturbed = ended(bench, "forgets")
+    first, _ = ended(bench, "saves first", segment=RUNG)
+    assert first.checkpoints is not None
+    location = bench.root.parent / "other" / "checkpoints" / "other" / "trial-5"
+    location.parent.mkdir(parents=True)
+    shutil.move(bench.root / "checkpoints" / "toy" / "trial-3", location)
+    start = Parent(5, -1, first.checkpoints.digest)
+    outcome, reports = ended(bench, "saves first", resume="other", start=start, segment=RUNG)
+    assert outcome.state is TrialState.PAUSED, outcome
+    assert [report.start_step for report in reports] == [1]
+    assert losses(reports) == {2: losses(undisturbed)[2]}
+
+
+@pytest.mark.parametrize(
+    ("what", "segment"),
+    [("obeys", None), ("forgets", None), ("obeys", Segment(4, ("loss",), 2, 0))],
+    ids=["obeys", "forgets", "promoted"],
+)
 @pytest.mark.parametrize("fate", ["there", "changed", "damaged", "gone"])
-def test_a_trial_continues_an_equal_one_of_another_run(bench: Bench, what: str, fate: str) -> None:
+def test_a_trial_continues_an_equal_one_of_another_run(bench: Bench, what: str, segment: Segment | None, fate: str) -> None:
     _, undisturbed = ended(bench, "forgets")
     first, _ = ended(bench, "obeys", segment=RUNG)
     assert first.checkpoints is not None
@@ -232,12 +251,14 @@ def test_a_trial_continues_an_equal_one_of_another_run(bench: Bench, what: str, 
     elif fate == "gone":
         shutil.rmtree(location)
     start = Parent(5, -1, first.checkpoints.digest)
-    outcome, reports = ended(bench, what, resume="other", start=start)
-    assert outcome.state is TrialState.COMPLETE, outcome
+    attempt = 1 if segment is None else 2  # the first one was taken over from the other run
+    outcome, reports = ended(bench, what, resume="other", start=start, segment=segment, attempt=attempt)
+    assert outcome.state is (TrialState.COMPLETE if segment is None else TrialState.PAUSED), outcome
     begun = 2 if (fate, what) == ("there", "obeys") else -1
     assert [report.start_step for report in reports] == [begun, *[None] * (len(reports) - 1)]
-    expected = losses(undisturbed)
-    assert losses(reports) == {step: loss for step, loss in expected.items() if step > begun}, "to the last bit"
+    last_step = 6 if segment is None else segment.rung
+    expected = {step: loss for step, loss in losses(undisturbed).items() if begun < step <= last_step}
+    assert losses(reports) == expected, "to the last bit"
     missing = "the checkpoint of trial 5 of other is missing or was changed, so trial 3 has begun at step 0"
     unread = (
         "the checkpoint of other has no effect: the job has read neither ctx.restored nor ctx.resume_from, so it started "

@@ -13,6 +13,7 @@ from trialplane.client.target import Target
 from trialplane.errors import InputError, Issue, LedgerError, RunDamaged, RunNotFound, TargetError
 from trialplane.job.kinds import Job, Study
 from trialplane.plan import datasets, earlier, pack
+from trialplane.plan.earlier import FollowableRun
 from trialplane.plan.plan import Plan
 from trialplane.wire import earlier as keys
 from trialplane.wire import rows, system_metrics
@@ -22,8 +23,6 @@ from trialplane.wire.records import ReportRow, TrialOutcome, TrialRequest
 MAX_TRIALS = 20_000  # of the history, which is sent with the code
 MAX_REPORTS = 50_000  # of a run whose attempts are sent with the code
 MAX_VALUES = 300_000  # in these reports: 3 MiB packed
-# Fields by which a study decides. An earlier run that has the same ones is followed rather than another.
-_DECIDING_FIELDS = ("sampler", "space", "enqueue", "history", "duplicates", "constraints", "objectives")
 MAX_RUNS = 100  # newest runs that are searched for results
 _MAX_DIFFERENCES = 5  # that a note names
 _MAX_DIFFERENCE = 80  # characters of each
@@ -131,28 +130,6 @@ def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> Earli
     return search.reusable()
 
 
-@dataclasses.dataclass(frozen=True)
-class _FollowableRun:
-    """An earlier run whose attempts the new run may repeat without training.
-
-    Attributes:
-        run: Name of the earlier run.
-        decides_alike: Whether it has the same fields by which a study decides.
-        attempts: Its attempts, mapped to the new job.
-        positions: Number of an attempt → its position in `attempts`.
-    """
-
-    run: str
-    decides_alike: bool
-    attempts: list[EarlierAttempt]
-    positions: dict[int, int]
-
-    @property
-    def ended_count(self) -> int:
-        """Number of its attempts that have ended."""
-        return sum(attempt.outcome is not None for attempt in self.attempts)
-
-
 class _ReuseSearch:
     """A search in earlier runs for what a new run takes over instead of training it again.
 
@@ -168,7 +145,7 @@ class _ReuseSearch:
         self._training_digest = earlier.training_digest(job)
         self._results: list[EarlierTrial] = []
         self._beginnings: list[Beginning] = []
-        self._followable_runs: list[_FollowableRun] = []  # the newest first
+        self._followable_runs: list[FollowableRun] = []  # the newest first
 
     def add(self, run: str) -> None:
         """Add the results, checkpoints and attempts of an earlier run, if it has the same code and data and trains alike.
@@ -189,23 +166,23 @@ class _ReuseSearch:
         self._results += earlier.results(run, old_job, rows.newest_attempts(self._target.rows(run)), self._job)
         attempts, is_active = self._target.attempts(run, 0)
         pairs = [(attempt.request, attempt.outcome) for attempt in attempts]
-        if not self._job.pruner.promotes:  # rungs count from step 0
+        if self._job.population is None:  # its members continue from checkpoints of others
             self._beginnings += _beginnings(self._target, run, old_job, pairs, is_active, self._job, self._notes)
-        decides_alike = all(getattr(old_job, field) == getattr(self._job, field) for field in _DECIDING_FIELDS)
-        mapped_attempts, positions = earlier.attempts_to_follow(run, old_job, pairs, self._job)
-        self._followable_runs.append(_FollowableRun(run, decides_alike, mapped_attempts, positions))
+        self._followable_runs.append(earlier.followable_run(run, old_job, pairs, self._job))
 
     def reusable(self) -> Earlier:
         """Return what the new run takes over from the added runs, and add notes for the user.
 
         Returns:
             The complete trials, whose results are reused; the checkpoints from which trials start, one for the same
-            parameters: that of the most steps; and the attempts to follow, which are those of one run.
+            parameters (and seed, with promotion): that of the most steps; and the attempts to follow, which are those of
+            one run.
         """
         self._notes.append(
             f"reuse: {errors.counted(len(self._results), 'result')} of earlier runs with the same code, data and seed"
         )
-        followed = self._followed()
+        has_any = self._results or self._beginnings or any(run.answered for run in self._followable_runs)
+        followed = self._followed() if has_any else ()
         if not self._results and not self._beginnings and not followed:
             self._notes += _reasons(self._target, self._plan)
             return Earlier()
@@ -214,24 +191,38 @@ class _ReuseSearch:
             "changed, submit with `--set reuse=false`"
             for name, text in datasets.uncompared(self._job, self._plan.data, self._plan.pack.files).items()
         ]
-        longest: dict[str, Beginning] = {}
+        longest: dict[tuple[str, int | None], Beginning] = {}
         for beginning in sorted(self._beginnings, key=lambda beginning: beginning.step, reverse=True):
-            longest.setdefault(keys.key(beginning.params), beginning)
+            seed = beginning.seed if self._job.pruner.promotes else None  # see `Ledger._beginning`
+            longest.setdefault((keys.key(beginning.params), seed), beginning)
         if longest:
             self._notes.append(f"reuse: {errors.counted(len(longest), 'checkpoint')} of earlier runs to start trials from")
-        if followed:
-            ends = errors.counted(sum(attempt.outcome is not None for attempt in followed), "attempt")
-            run = followed[0].run
-            self._notes.append(f"reuse: {ends} of {run} repeated without training, as long as the search decides the same")
+        self._add_repeated_note(followed)
         return Earlier((), tuple(self._results), tuple(longest.values()), followed)
+
+    def _add_repeated_note(self, followed: Iterable[EarlierAttempt]) -> None:
+        """Add notes that say how many attempts of the earlier run need no training, and how many of these have failed."""
+        repeated = [(attempt.run, attempt.outcome) for attempt in followed if attempt.outcome is not None]
+        if not repeated:
+            return
+        ends, (run, _) = errors.counted(len(repeated), "attempt"), repeated[0]
+        self._notes.append(f"reuse: {ends} of {run} repeated without training, as long as the search decides the same")
+        if failed_count := sum(outcome.failure is not None for _, outcome in repeated):
+            self._notes.append(
+                f"reuse: {failed_count} of them failed, and fail again without training; if the cause was not the code, run "
+                f"`platform retry {run} --failed` first"
+            )
 
     def _followed(self) -> tuple[EarlierAttempt, ...]:
         """Return the attempts of the earlier run to follow, with their reports; add a note if they are too many.
 
-        It is one whose search decides alike, if there is one, and of several the one with the most results.
+        It is one whose search decides alike, if there is one with an end that is repeated, and of several the one with the
+        most such ends.
         """
-        chosen = max(self._followable_runs, key=lambda run: (run.decides_alike, run.ended_count), default=None)
-        if chosen is None or chosen.ended_count == 0:
+        chosen = max(
+            self._followable_runs, key=lambda run: (run.decides_alike and run.answered > 0, run.answered), default=None
+        )
+        if chosen is None or not chosen.attempts:
             return ()
         try:
             reports = _reports(self._target, chosen.run)
@@ -241,9 +232,7 @@ class _ReuseSearch:
             limits = f"{MAX_REPORTS:,} reports, or {MAX_VALUES:,} values in them"
             self._notes.append(f"reuse: the decisions of {chosen.run} are not repeated: it has more than {limits}")
             return ()
-        return earlier.add_reports(
-            chosen.attempts, chosen.positions, (report for report in reports if report.number in chosen.positions)
-        )
+        return earlier.add_reports(chosen, reports)
 
 
 def _reports(target: Target, run: str) -> list[ReportRow] | None:

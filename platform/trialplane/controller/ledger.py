@@ -19,6 +19,7 @@ checkpoint, which is called the trial's beginning.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -173,12 +174,15 @@ class Ledger:
         self._reports_remark = ""  # remark that some reports are not in the database, and why
         earlier_trials = earlier.read(code)
         self._earlier = samplers.earlier_trials(job, earlier_trials.history)
-        self._answers: list[TrialRequest] = []  # attempts that have started and will get the result of an earlier trial
+        # Attempts that have started and will get the result of an earlier trial.
+        self._answers: collections.deque[TrialRequest] = collections.deque()
         # Parameters → an earlier trial with these parameters, whose result a new trial gets. The first of several counts.
         self._reusable = {earlier.key(trial.params): trial for trial in reversed(earlier_trials.results)}
-        # Parameters → checkpoint of an earlier run from which a new trial starts. With rungs, which count from step 0, none.
-        beginnings = () if self.promotion is not None else earlier_trials.beginnings
-        self._beginnings = {earlier.key(beginning.params): beginning for beginning in reversed(beginnings)}
+        # Parameters, and with promotion the seed → checkpoint of an earlier run from which a trial starts.
+        self._beginnings = {
+            self._beginning_key(beginning.params, beginning.seed): beginning
+            for beginning in reversed(earlier_trials.beginnings)
+        }
         self._following = Following(earlier_trials.followed)
         self._ended_since_start: list[int] = []  # numbers of attempts that have ended since the last start, in this order
         self._answered: set[int] = set()  # trials whose newest attempt has the end of an earlier one
@@ -353,9 +357,12 @@ class Ledger:
         now = time.time()
         if not 0 <= report.time <= now + _AHEAD:  # the trial's process sets the time, and could send any number
             report = dataclasses.replace(report, time=now)
-        self._curves.add(attempt.request, report)
         if report.start_step is not None:
             self._record_beginning(attempt, min(report.start_step, records.MAX_STEP))
+            # The pruner compares whole curves.
+            for step, metrics in self._following.reports(attempt.request, report.start_step):
+                self.report(TrialReport(report.number, step, metrics, report.time))
+        self._curves.add(attempt.request, report)
         if system_metrics.is_sample(report.metrics):
             return False
         self._update_offset(attempt.request.trial, report.step)
@@ -379,9 +386,11 @@ class Ledger:
         start = attempt.request.start
         if start is None or not start.digest:
             return
-        beginning = self._beginning(attempt.request.params)
+        beginning = self._beginning(attempt.request)
         # The trial has no checkpoint of its own yet, so no report of an earlier attempt at it counts.
         self._best_reports.take_over(attempt.request.trial, beginning.best if beginning and step >= 0 else {})
+        if beginning and step >= 0:
+            self._offsets[attempt.request.trial] = beginning.offset
         if start.step == step:
             return
         self._change_request(attempt, {"start": dataclasses.replace(start, step=step)})
@@ -651,18 +660,21 @@ class Ledger:
     def take_answers(self, *, is_stuck: bool = False) -> Iterator[tuple[TrialRequest, TrialOutcome]]:
         """Yield attempts that take over the end of an earlier one and end now, with their outcomes. Record their reports.
 
+        Those that the caller has not iterated over stay for the next call.
+
         Args:
             is_stuck: Whether nothing starts before one of them has ended.
         """
-        answers, self._answers = self._answers, []
-        for request in answers:
+        is_stuck = is_stuck and not self._answers
+        while self._answers:
+            request = self._answers.popleft()
             trial = self._reusable_trial(request)
             assert trial is not None
             outcome = TrialOutcome(
                 request.number, TrialState.COMPLETE, metrics=trial.metrics, returned=trial.returned, step=trial.step
             )
             yield request, _answered(outcome, trial.run, trial.trial)
-        for request in self._following.take_due(is_stuck and not answers):
+        for request in self._following.take_due(is_stuck):
             attempt = self._following.attempt(request)
             assert attempt is not None
             assert attempt.outcome is not None
@@ -680,19 +692,40 @@ class Ledger:
         has_trained = request.segment is not None and request.segment.done > 0
         return None if has_trained else self._reusable.get(earlier.key(request.params))
 
-    def _beginning(self, params: Mapping[str, Any]) -> Beginning | None:
-        """Return the checkpoint of an earlier run from which a trial with these parameters starts; None without one."""
-        return self._beginnings.get(earlier.key({**self.job.params, **params})) if self._beginnings else None
+    def _beginning(self, request: TrialRequest) -> Beginning | None:
+        """Return the checkpoint of an earlier run from which an attempt starts; None if it starts otherwise.
+
+        A trial with rungs needs the seed of the earlier one, as it may have begun in this run. An attempt that continues a
+        checkpoint of this run does not start from it, nor does one that ends at a rung before the checkpoint.
+        """
+        if not self._beginnings:
+            return None
+        beginning = self._beginnings.get(self._beginning_key({**self.job.params, **request.params}, request.seed))
+        segment = request.segment
+        if beginning is None or segment is None:
+            return beginning
+        is_before_rung = not segment.rung or beginning.step + beginning.offset < segment.rung
+        return beginning if segment.parent is None and is_before_rung else None
+
+    def _beginning_key(self, params: Mapping[str, Any], seed: int) -> tuple[str, int | None]:
+        """Return the key in `_beginnings` of a trial with these parameters and this seed."""
+        return earlier.key(params), None if self.promotion is None else seed
 
     def _add_beginning(self, request: TrialRequest, outcome: TrialOutcome) -> TrialOutcome:
         """Return an outcome that says from which checkpoint of an earlier run its trial has begun, if from any.
 
         Its fields `begun_from` and `spared_steps` say that, and its message unless it failed.
         """
-        beginning, start = self._beginning(request.params), request.start
-        if beginning is None or start is None or start.step < 0:
-            return dataclasses.replace(outcome, begun_from="", spared_steps=0)
+        beginning, start = self._beginning(request), request.start
         message = outcome.message
+        if beginning is None or start is None or start.step < 0:
+            previous = self._previous_outcome(request)
+            has_continued = request.segment is not None and request.segment.done > 0 and not outcome.answered_by
+            if beginning is None and has_continued and previous is not None and previous.answered_by:
+                run, _, trial = previous.answered_by.rpartition(":")
+                text = f"trained from step 0, because {run} has no checkpoint of trial {trial} any more"
+                message = message if outcome.failure else "; ".join(filter(None, (message, text)))
+            return dataclasses.replace(outcome, begun_from="", spared_steps=0, message=message)
         if outcome.failure is None:  # the messages of failures are compared, so they stay as they are
             text = f"continued from step {start.step} of trial {start.trial} of {request.resume}"
             message = "; ".join(filter(None, (message, text)))
@@ -727,7 +760,7 @@ class Ledger:
     def _events(self) -> Iterator[replaying.Start | replaying.End]:
         """Yield the starts and ends of attempts so far, in order, for a replay. Attempts that were retried have no end."""
         for number, (request, _) in self._attempts.items():
-            yield from self._ends(request.ended_before or ())
+            yield from self._ends(request.ended_before)
             previous = self._previous_outcome(request)
             if previous is None or previous.failure is None:
                 trial = self._states.get(number) or self._frozen(request.trial)
@@ -891,11 +924,6 @@ class Ledger:
         seed = samplers.derived_seed(self.job.seed, seed_trial) ^ 0x5EED  # not the seed of the trial's sampler
         resume, start = self.job.origin or "", self._job_start()
         params = {**self.job.params, **sampled}
-        if (beginning := self._beginning(params)) is not None:
-            # The trial continues the earlier one, so it has its seed, too: code may split its data by the seed.
-            seed, resume, start = beginning.seed, beginning.run, Parent(beginning.trial, -1, beginning.digest)
-            if retry_of is not None:
-                start = self._attempts[retry_of][0].start  # with the step from which the trial has begun
         request = TrialRequest(
             run=self.run,
             trial=trial,
@@ -914,6 +942,14 @@ class Ledger:
             directions=tuple(objective.direction for objective in self.job.objectives) if self._search.suggests else (),
             segment=segment,
         )
+        if (beginning := self._beginning(request)) is not None:
+            start = Parent(beginning.trial, -1, beginning.digest)
+            if retry_of is not None:
+                start = self._attempts[retry_of][0].start or start  # with the step from which the trial has begun
+            if segment is not None:
+                segment = dataclasses.replace(segment, offset=beginning.offset)
+            # The trial continues the earlier one, so it has its seed, too: code may split its data by the seed.
+            request = dataclasses.replace(request, seed=beginning.seed, resume=beginning.run, start=start, segment=segment)
         # Only drawn parameters are written to the database, as the job has the fixed ones.
         self._attempts[request.number] = dataclasses.replace(request, params=sampled), None
         self._add_point(sampled)
@@ -1000,10 +1036,12 @@ class Ledger:
         """Count the start of an attempt. It starts now, or has under an earlier controller when the ledger is opened."""
         self._best_reports.record_start(request.trial)
         has_begun = request.start is not None and request.start.step >= 0  # `_record_beginning` sets the step
-        if has_begun and (beginning := self._beginning(request.params)) is not None:
+        if has_begun and (beginning := self._beginning(request)) is not None:
             self._best_reports.begin_with(request.trial, beginning.best)
+            self._offsets[request.trial] = beginning.offset
         previous = self._previous_outcome(request)
-        self._following.record_start(request, is_retry=previous is not None and previous.failure is not None)
+        all_params = {**self.job.params, **request.params}  # the database has only the drawn ones
+        self._following.record_start(dataclasses.replace(request, params=all_params), previous)
         segment = request.segment
         if self.promotion is None or segment is None:
             return
@@ -1186,7 +1224,7 @@ class Ledger:
 
     def _restore_ended_since_start(self) -> None:
         """Reduce `_ended_since_start` to the attempts whose ends no start has recorded, in the order of their ends."""
-        recorded = {number for request, _ in self._attempts.values() for number in request.ended_before or ()}
+        recorded = {number for request, _ in self._attempts.values() for number in request.ended_before}
         end_times: dict[int, float] = {}
         for number in self._ended_since_start:
             _, outcome = self._attempts[number]
@@ -1266,7 +1304,7 @@ class Ledger:
 
 def _answered(outcome: TrialOutcome, run: str, trial: int) -> TrialOutcome:
     """Return the outcome of an attempt that it takes over from a trial of an earlier run, which it names."""
-    message = f"answered by trial {trial} of {run}, which has the same parameters"
+    message = "; ".join(filter(None, (outcome.message, earlier.answer_message(run, trial))))
     now = time.time()
     return dataclasses.replace(outcome, message=message, answered_by=f"{run}:{trial}", started=now, ended=now)
 

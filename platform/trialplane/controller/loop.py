@@ -11,6 +11,7 @@ never for MLflow: another process, the exporter, copies the ledger to MLflow.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import time
 
@@ -35,7 +36,7 @@ WAIT = 0.25  # longest wait for an event in seconds, which is also the longest d
 _GROWTH_SECONDS = 1.0  # seconds after an event in which its reports are written to the ledger
 _LONGEST_REMARK = 1000  # characters of a remark, which a trial's code may make as long as it likes
 _LONGEST_MESSAGE = 10_000  # characters of the message about a trial's end
-_MOST_ANSWERED = 100  # attempts in a row that take over ends of earlier ones, before the loop handles events again
+_MOST_ANSWERED = 100  # starts and ends in a row of attempts that need no training, before the loop handles events again
 _MOST_WARNINGS = 100  # warnings in the status, which is written often
 
 
@@ -90,10 +91,10 @@ class Loop:
         while True:
             self._check_end()
             if self._ending is None and not self._is_full:
-                self._start_all()
-            elif self._end_answered(is_stuck=True):
-                continue
-            elif self._ending is not None and self._ending.kill:
+                answered_count = self._start_all()
+            else:
+                answered_count = self._end_answered(_MOST_ANSWERED, is_stuck=True)
+            if self._ending is not None and self._ending.kill and not answered_count:
                 self._end_all(self._ending)  # in each turn, because a process that is just starting ignores the message
             self._resize()
             is_over = self._ending is not None or self._ledger.is_done
@@ -101,7 +102,7 @@ class Loop:
                 ending = self._final_ending()
                 self._send_files(ending)
                 return ending
-            for event in self._workload.events(WAIT):
+            for event in self._workload.events(0.0 if answered_count else WAIT):
                 if isinstance(event, SlotTrial):
                     self._take_messages(event)
                 elif self._counted_until is None:  # the first slot is ready, and the run begins to work
@@ -151,15 +152,20 @@ class Loop:
             startable = 0 if nothing_starts else self._ledger.startable
             self._workload.resize(parallel, startable)
 
-    def _start_all(self) -> None:
+    def _start_all(self) -> int:
         """Start an attempt in every idle slot, as long as attempts are left.
 
         An attempt that takes over the end of an earlier one needs no slot.
+
+        Returns:
+            The number of starts and ends of such attempts, at most `_MOST_ANSWERED`. With that many, more may be due.
         """
         idle = self._workload.idle
         answered_count = 0
-        while idle and answered_count < _MOST_ANSWERED:
-            self._end_answered()
+        while True:
+            answered_count += self._end_answered(_MOST_ANSWERED - answered_count)
+            if not idle or answered_count >= _MOST_ANSWERED:
+                break
             try:
                 request = self._ledger.ask(idle[0])
             except errors.LedgerFull as error:
@@ -167,8 +173,9 @@ class Loop:
                     raise
                 self._is_full = True  # running attempts continue, as the ledger still takes their results
                 self._warn(f"no further trial is started: {error}")
-                return
-            if request is None and self._end_answered(is_stuck=True):
+                return answered_count
+            if request is None and (ended := self._end_answered(_MOST_ANSWERED - answered_count, is_stuck=True)):
+                answered_count += ended
                 continue
             if request is None:
                 # Paused trials may still be promoted after another trial has ended.
@@ -179,20 +186,21 @@ class Loop:
                 answered_count += 1
             else:
                 self._workload.start(idle.pop(0), request)
-        self._end_answered()
         self._end_dropped()
+        return answered_count
 
-    def _end_answered(self, *, is_stuck: bool = False) -> bool:
-        """Record the ends that attempts take over from earlier ones and that are due; return whether there were any.
+    def _end_answered(self, most: int, *, is_stuck: bool = False) -> int:
+        """Record the ends that attempts take over from earlier ones and that are due; return how many.
 
         Args:
+            most: Number of ends after which the others wait for the next call.
             is_stuck: Whether nothing starts before one of them has ended.
         """
-        has_ended = False
-        for request, outcome in self._ledger.take_answers(is_stuck=is_stuck):
+        ended_count = 0
+        for request, outcome in itertools.islice(self._ledger.take_answers(is_stuck=is_stuck), most):
             self._record_end(request, outcome)
-            has_ended = True
-        return has_ended
+            ended_count += 1
+        return ended_count
 
     def _end_dropped(self) -> None:
         """Record the ends of paused trials that will not continue."""

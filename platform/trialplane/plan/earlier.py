@@ -17,10 +17,11 @@ from trialplane import errors
 from trialplane.job import space
 from trialplane.job.kinds import Job, Study
 from trialplane.job.kinds.study import Reuse
+from trialplane.wire import earlier as wire_earlier
 from trialplane.wire import rows as wire_rows
 from trialplane.wire.earlier import Beginning, EarlierAttempt, EarlierTrial
 from trialplane.wire.records import ReportRow, Segment, TrialOutcome, TrialRequest, TrialRow
-from trialplane.wire.states import FAILURE_RULES, TrialState
+from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState
 
 # Fields that do not affect a trial with given parameters: they choose the trials, their number, and where they run.
 IGNORED_FIELDS = frozenset(
@@ -50,6 +51,12 @@ IGNORED_FIELDS = frozenset(
         "install",
     ]
 )
+
+
+# Fields by which a study chooses its trials. An earlier run that has the same ones is followed rather than another.
+_DECIDING_FIELDS = ("sampler", "space", "enqueue", "history", "duplicates", "constraints", "objectives")
+# Failures that the same code has again with the same parameters, data and seed. Others may come from the machine.
+_OWN_FAULTS = (FailureClass.ERROR, FailureClass.OOM, FailureClass.INVALID)
 
 
 def training_digest(job: Job) -> str:
@@ -238,10 +245,32 @@ def beginnings(
     return selected, lacking_count
 
 
-def attempts_to_follow(
+@dataclasses.dataclass(frozen=True)
+class FollowableRun:
+    """The attempts of an earlier run that a new run may follow.
+
+    Attributes:
+        run: Name of the earlier run.
+        decides_alike: Whether its search has the fields of the new one by which trials are chosen.
+        attempts: The attempts in the order of their starts, each with its retries, still without reports.
+        positions: Position of each attempt in `attempts`, by its number.
+    """
+
+    run: str
+    decides_alike: bool
+    attempts: Sequence[EarlierAttempt] = ()
+    positions: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def answered(self) -> int:
+        """The number of attempts that need no training."""
+        return sum(attempt.outcome is not None for attempt in self.attempts)
+
+
+def followable_run(
     run: str, job: Job, attempts: Iterable[tuple[TrialRequest, TrialOutcome | None]], new: Study
-) -> tuple[list[EarlierAttempt], dict[int, int]]:
-    """Return the attempts of an earlier run that a new run may follow, still without their reports.
+) -> FollowableRun:
+    """Return the attempts of an earlier run that a new run may follow.
 
     There are none if the pruner differs, because it has ended trials by other rules; in a population, whose trials continue
     from checkpoints of others; and with an Optuna objective, whose trials get their parameters only after their start.
@@ -251,25 +280,25 @@ def attempts_to_follow(
         job: Its job.
         attempts: Its attempts, with only the sampled parameters, in the order of their numbers.
         new: Job of the new run.
-
-    Returns:
-        The attempts, in the order of their starts, each with its retries; and their positions by number of an attempt.
     """
     assert isinstance(job, Study)
+    decides_alike = all(getattr(job, field) == getattr(new, field) for field in _DECIDING_FIELDS)
     if job.pruner != new.pruner or new.population is not None or new.search.suggests:
-        return [], {}
+        return FollowableRun(run, decides_alike)
+    all_attempts = list(attempts)
+    has_success = any(outcome is not None and outcome.failure is None for _, outcome in all_attempts)
+    failed = {request.number for request, outcome in all_attempts if outcome is not None and outcome.failure is not None}
+    retried = failed.intersection(request.retry_of for request, _ in all_attempts if request.retry_of is not None)
     selected: list[EarlierAttempt] = []
     positions: dict[int, int] = {}
-    failed: set[int] = set()  # numbers of attempts that have failed, which may be retried
-    ended: list[int] = []  # positions of those that have ended since the last start
-    for request, outcome in attempts:
+    ended: list[int] = []  # positions of the attempts that have ended since the last start
+    for request, outcome in all_attempts:
         params = {**job.params, **request.params}
-        ended += [positions[number] for number in request.ended_before or () if number not in failed]
-        if outcome is not None and outcome.failure is not None:
-            failed.add(request.number)
-        if request.retry_of in failed:
+        ended += [positions[number] for number in request.ended_before if number not in retried]
+        repeated = _repeatable(outcome, params, new, repeats_failures=has_success)
+        if request.retry_of in retried:
             position = positions[request.retry_of]
-            selected[position] = dataclasses.replace(selected[position], outcome=_repeatable(outcome, params, new))
+            selected[position] = dataclasses.replace(selected[position], outcome=repeated)
         else:
             position = len(selected)
             segment = request.segment or Segment()
@@ -281,26 +310,32 @@ def attempts_to_follow(
                     seed=request.seed,
                     rung=segment.rung,
                     done=segment.done,
-                    ended_before=None if request.ended_before is None else tuple(ended),
-                    outcome=_repeatable(outcome, params, new),
+                    ended_before=tuple(ended),
+                    outcome=repeated,
                 )
             )
             ended = []
         positions[request.number] = position
-    return selected, positions
+    return FollowableRun(run, decides_alike, selected, positions)
 
 
-def _repeatable(outcome: TrialOutcome | None, params: Mapping[str, Any], new: Study) -> TrialOutcome | None:
-    """Return what a new run takes over of an attempt's end; None if it must train: the attempt failed or has not ended.
+def _repeatable(
+    outcome: TrialOutcome | None, params: Mapping[str, Any], new: Study, *, repeats_failures: bool
+) -> TrialOutcome | None:
+    """Return what a new run takes over of an attempt's end; None if it must train.
 
     These are results, and neither files nor facts of a process.
 
     Args:
-        outcome: End of the attempt.
+        outcome: End of the attempt; None if it has not ended.
         params: All its parameters.
         new: Job of the new run.
+        repeats_failures: Whether a failure through the trial's own fault is taken over. A sampler has learned from it, so
+            the search goes on as before only if the trial fails again.
     """
-    if outcome is None or outcome.failure is not None or not _has_fixed_params(params, new):
+    if outcome is None or not _has_fixed_params(params, new):
+        return None
+    if outcome.failure is not None and not (repeats_failures and outcome.failure in _OWN_FAULTS):
         return None
     if outcome.state is TrialState.COMPLETE and not outcome.metrics.keys() >= set(new.required_metrics):
         return None
@@ -309,28 +344,38 @@ def _repeatable(outcome: TrialOutcome | None, params: Mapping[str, Any], new: St
     return TrialOutcome(
         outcome.number,
         outcome.state,
+        failure=outcome.failure,
         metrics=outcome.metrics,
         returned=outcome.returned,
+        message="" if outcome.failure is None else _own_message(outcome),
+        fingerprint=outcome.fingerprint,
+        traceback=outcome.traceback,
+        ended=outcome.ended,
         step=outcome.step,
         early=outcome.early,
     )
 
 
-def add_reports(
-    attempts: Iterable[EarlierAttempt], positions: Mapping[int, int], reports: Iterable[ReportRow]
-) -> tuple[EarlierAttempt, ...]:
-    """Return attempts to follow with their reports, and with the states that they had when they ended.
+def _own_message(outcome: TrialOutcome) -> str:
+    """Return the message of an outcome, without the part that says which earlier trial has answered it."""
+    run, _, trial = outcome.answered_by.rpartition(":")
+    return outcome.message.removesuffix("; " + wire_earlier.answer_message(run, int(trial))) if run else outcome.message
+
+
+def add_reports(followable: FollowableRun, reports: Iterable[ReportRow]) -> tuple[EarlierAttempt, ...]:
+    """Return the attempts to follow with their reports, and with the states that they had when they ended.
 
     A trial that promotion has dropped counts as pruned, but was paused when its attempt ended.
 
     Args:
-        attempts: Attempts without their reports.
-        positions: Position of each attempt in the earlier run, by its number.
+        followable: The attempts without their reports.
         reports: Reports of the earlier run, in order.
     """
     reports_of: dict[int, dict[int, list[ReportRow]]] = collections.defaultdict(dict)  # position → number → reports
     for report in reports:
-        by_number = reports_of[positions[report.number]]
+        if report.number not in followable.positions:
+            continue  # its attempt has started since the attempts were read
+        by_number = reports_of[followable.positions[report.number]]
         if report.number not in by_number:  # a retry does again what follows on the step from which it continues
             for number, rows in by_number.items():
                 by_number[number] = [row for row in rows if row.step < report.step]
@@ -338,7 +383,7 @@ def add_reports(
     rows_by_attempt = [rows for by_number in reports_of.values() for rows in by_number.values()]
     from_0 = {row.trial for rows in rows_by_attempt for row in rows if row.step == 0}  # trials that count steps from 0
     complete: list[EarlierAttempt] = []
-    for position, attempt in enumerate(attempts):
+    for position, attempt in enumerate(followable.attempts):
         outcome, steps_before = attempt.outcome, int(attempt.trial in from_0)
         is_at_rung = outcome is not None and 0 < attempt.rung <= outcome.step + steps_before
         if outcome is not None and is_at_rung and outcome.state is TrialState.PRUNED:
@@ -357,7 +402,7 @@ def _has_fixed_params(params: Mapping[str, Any], job: Job) -> bool:
 def _trials_with_checkpoints(job: Job, rows: Sequence[TrialRow]) -> Collection[int]:
     """Return the trials whose checkpoints the controller does not remove.
 
-    With `keep` or promotion, these are paused trials and complete ones; with `keep`, only the best of the latter.
+    With `keep` or promotion, these are trials that have not ended, and complete ones; with `keep`, only the best of these.
     """
     assert isinstance(job, Study)
     if job.keep is None and job.search.ladder is None:
@@ -365,4 +410,4 @@ def _trials_with_checkpoints(job: Job, rows: Sequence[TrialRow]) -> Collection[i
     complete = [row for row in wire_rows.rank(job, list(rows)) if row.state is TrialState.COMPLETE]
     if job.keep is not None:
         complete = [row for row in complete if row.feasible][: job.keep.best]
-    return {row.trial for row in complete} | {row.trial for row in rows if row.state is TrialState.PAUSED}
+    return {row.trial for row in complete} | {row.trial for row in rows if not row.state.is_ended}

@@ -84,8 +84,8 @@ class EarlierAttempt:
         rung: Number of steps after which it was paused; 0 if it was to train to the end.
         done: Number of steps that were trained before.
         ended_before: Positions of the attempts that ended after the start of the attempt before this one, and before the
-            start of this one, in the order of their ends. None if that is not known.
-        outcome: Its end. None if the trial failed or did not end.
+            start of this one, in the order of their ends.
+        outcome: Its end. None if it must be trained again.
         reports: Step and metrics of each report, in order.
     """
 
@@ -95,7 +95,7 @@ class EarlierAttempt:
     seed: int
     rung: int = 0
     done: int = 0
-    ended_before: tuple[int, ...] | None = None
+    ended_before: tuple[int, ...] = ()
     outcome: TrialOutcome | None = None
     reports: tuple[tuple[int, Mapping[str, float]], ...] = ()
 
@@ -131,6 +131,11 @@ def read(code: Path) -> Earlier:
 def parse(content: bytes) -> Earlier:
     """Return the earlier trials in the content of `FILE`."""
     return records.from_json(Earlier, content)
+
+
+def answer_message(run: str, trial: int) -> str:
+    """Return the message of a trial that takes over the end of a trial of an earlier run."""
+    return f"answered by trial {trial} of {run}, which has the same parameters"
 
 
 def key(params: Mapping[str, Any]) -> str:

@@ -136,7 +136,6 @@ class TrialRequest:
         begun: Time at which it was written to the ledger, in seconds since the epoch.
         slot: Number of the slot for which it was written to the ledger. None if it is not to run in a slot.
         ended_before: Numbers of the attempts that ended after the start of the attempt before, in the order of their ends.
-            None if an older version of trialplane has written the attempt.
     """
 
     run: str
@@ -163,7 +162,7 @@ class TrialRequest:
     workers: int = 0
     begun: float = dataclasses.field(default=0.0, compare=False)
     slot: int | None = dataclasses.field(default=None, compare=False)
-    ended_before: tuple[int, ...] | None = dataclasses.field(default=None, compare=False)
+    ended_before: tuple[int, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def folder(self) -> int:

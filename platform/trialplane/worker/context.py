@@ -378,7 +378,7 @@ class Context:
         states = States(location, self.rank, self.world_size)
         if self._origin.is_shared:
             try:
-                restored = states.restore(lambda _: True)
+                restored = states.restore(self.is_usable)
             except errors.CheckpointDamaged:
                 restored = None
             self._origin.restored_step = -1 if restored is None else restored.step

@@ -314,8 +314,9 @@ def _prepare_origin(
     """
     _check_parent_checkpoint(config, request)
     origin = _find_origin(config, request, location)
-    # Later attempts have checkpoints of their own, and only a trial must start from another run's.
-    if request.resume and request.attempt == 1 and config.role == "trial":
+    # Later attempts have checkpoints of their own, unless `reuse` lets them continue an earlier run's trial. Only a trial
+    # must start from another run's.
+    if request.resume and (request.attempt == 1 or origin.is_shared) and config.role == "trial":
         reporter.warning = lambda: _origin_warning(request, origin)
     if origin.is_shared:
         reporter.start_step = functools.partial(_start_step, origin)
