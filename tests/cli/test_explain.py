@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from trialplane.cli import main
-from trialplane.job import document, fields, kinds
+from trialplane.job import document, fields, kinds, options
 
 
 def explain(*arguments: str) -> Result:
@@ -46,8 +46,36 @@ def test_programs_can_read_it() -> None:
 @pytest.mark.parametrize("field", [field.path for field in fields.explain("").fields])
 def test_the_loader_reads_each_example_as_it_is(field: str) -> None:
     example = json.loads(explain(field, "-o", "json").output)["example"]
+    assert example is not None
     _, _, text = explain(field).output.partition("\nExample:\n")
     assert document.parse(text.partition("\n\n")[0], "job.yaml").data == example
+
+
+@pytest.mark.parametrize(
+    ("field", "example", "shown"),
+    [
+        ("start.run", "Example", "start"),  # in profiles only
+        ("space.any.when", "Example", "space"),
+        ("budget.exit_timeout", "Example of budget", "budget"),
+    ],
+)
+def test_a_field_below_another_has_an_example_too(field: str, example: str, shown: str) -> None:
+    _, _, text = explain(field).output.partition(f"\n{example}:\n")
+    yaml_text, _, more = text.partition("\n\n")
+    value = document.parse(yaml_text, "job.yaml").data
+    assert list(value) == [shown] and value[shown]
+    assert shown != "space" or [list(parameter) for parameter in value["space"].values()] == [["when"]]
+    assert more.startswith("More: ")
+
+
+def test_only_a_name_of_your_choice_is_said_to_be_one() -> None:
+    sentence = "A value with a name of your choice."
+    assert f": {sentence}\n" in explain("environment.X").output
+    for field, choices in (("sampler", options.SAMPLERS), ("pruner", options.PRUNERS)):
+        for name in {"name"}.union(*(choice.options for choice in choices.values())):
+            assert sentence not in explain(f"{field}.{name}").output
+    assert explain("pruner.promote").output.startswith("pruner.promote: Whether to pause trials at rungs")
+    assert explain("pruner.asha.max").output.startswith("pruner.asha.max: auto: promote beyond")
 
 
 def test_the_example_of_notifications_is_valid() -> None:

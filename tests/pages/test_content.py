@@ -15,6 +15,7 @@ import re
 import pytest
 from tests.pages import studies
 
+from trialplane.job import resources
 from trialplane.pages import columns, content, curves, importances, lineage, page, savings
 from trialplane.wire import rows
 from trialplane.wire.costs import Busy, Prices
@@ -48,6 +49,15 @@ def test_columns_hold_the_trials_of_the_run():
     assert sum(failure["count"] for failure in facts["failures"]) == sum(
         row.failure is not None for row in recorded.attempts
     )
+
+
+def test_every_limit_of_the_budget_is_among_the_settings():
+    limits = {name: 10 * number for number, name in enumerate(sorted(resources.Budget.model_fields), 1)}
+    del limits["exit_timeout"]  # it ends no run
+    pruner = {"name": "asha", "promote": True, "max_resource": 64}
+    facts, _ = unpacked(studies.study(2, pruner=pruner, budget=limits, resources={"gpus": 1}))
+    shown = {name.removeprefix("budget."): text for name, text in facts["facts"] if name.startswith("budget.")}
+    assert shown == {name: f"{limit} s" if name in ("time", "timeout") else str(limit) for name, limit in limits.items()}
 
 
 @pytest.mark.parametrize(

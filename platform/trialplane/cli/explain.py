@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -46,14 +46,20 @@ def explain_command(path: str, output_format: str) -> int:
     platform explain sampler.tpe               the options of a sampler
     """  # noqa: D301  \b is click's mark
     described_field = fields.explain(path)
-    uses = list(_uses(path)) if path else []
+    shown_path, uses = _find_uses(described_field)
     data = {**_as_data(described_field), "example": uses[0].example if uses else None, "pages": [use.page for use in uses]}
-    output.emit(output_format, data, lambda: _as_text(described_field, uses))
+    output.emit(output_format, data, lambda: _as_text(described_field, shown_path, uses))
     return EXIT_OK
 
 
-def _as_text(field: Field, uses: list[Use]) -> str:
-    """Return the explanation of a field as text: its facts, the fields or choices below it, and an example."""
+def _as_text(field: Field, shown_path: str, uses: list[Use]) -> str:
+    """Return the explanation of a field as text: its facts, the fields or choices below it, and an example.
+
+    Args:
+        field: The field.
+        shown_path: Path of the field that the example shows: the field itself, or one above it.
+        uses: Uses of that field in the documentation.
+    """
     parts = []
     if field.path:  # "" is the job itself
         # Only a value of a mapping whose keys the user chooses, such as environment.NAME, has no description.
@@ -66,7 +72,8 @@ def _as_text(field: Field, uses: list[Use]) -> str:
     elif field.fields:
         parts.append(_table(field))
     if uses:
-        parts.append(f"Example:\n{output.as_yaml(uses[0].example).rstrip()}")
+        title = "Example" if shown_path == field.pattern else f"Example of {shown_path}"
+        parts.append(f"{title}:\n{output.as_yaml(uses[0].example).rstrip()}")
         parts.append("More: " + ", ".join(f"`platform docs {use.page}`" for use in uses))
     return "\n\n".join(parts)
 
@@ -95,8 +102,26 @@ def _as_data(field: Field) -> dict[str, Any]:
     }
 
 
-def _uses(path: str) -> Iterator[Use]:
-    """Yield the uses of a field in the first `_MAX_PAGES` pages that have it in a YAML block."""
+def _find_uses(field: Field) -> tuple[str, list[Use]]:
+    """Return the uses of a field in the documentation, or else of the nearest field above it, with the pattern of that one.
+
+    A name that the job chooses may be another one in the documentation.
+    """
+    if field.path and (uses := list(_uses(field.path.split(".")))):
+        return field.pattern, uses
+    names = field.pattern.split(".") if field.pattern else []
+    for count in range(len(names), 0, -1):
+        if uses := list(_uses(names[:count])):
+            return ".".join(names[:count]), uses
+    return "", []
+
+
+def _uses(names: Sequence[str]) -> Iterator[Use]:
+    """Yield the uses of a field in the first `_MAX_PAGES` pages that have it in a YAML block.
+
+    Args:
+        names: Names of the field's path; "*" for any name.
+    """
     page_count = 0
     for page, file in docs.pages().items():
         for block in _YAML.findall(file.read_text(encoding="utf-8")):
@@ -104,7 +129,11 @@ def _uses(path: str) -> Iterator[Use]:
                 job = document.parse(block, page).data  # as job.yaml is read: by YAML 1.2, `on` is a text
             except InputError:  # it is not a job
                 continue
-            if (example := _extract_field(job, path.split("."))) is not None:
+            # Some fields are in profiles only.
+            profiles = job.get("profiles") if isinstance(job, dict) else None
+            parts = [job, *(profiles.values() if isinstance(profiles, dict) else ())]
+            example = next((example for part in parts if (example := _extract_field(part, names)) is not None), None)
+            if example is not None:
                 yield Use(page, example)
                 page_count += 1
                 break
@@ -112,13 +141,14 @@ def _uses(path: str) -> Iterator[Use]:
             return
 
 
-def _extract_field(job: Any, names: list[str]) -> Any:
+def _extract_field(job: Any, names: Sequence[str]) -> Any:
     """Return a job reduced to one field and the mappings around it; None if the job lacks the field."""
     if not names:
         return job
     if isinstance(job, list):
         return next(([example] for item in job if (example := _extract_field(item, names)) is not None), None)
-    if not isinstance(job, dict) or names[0] not in job:
+    if not isinstance(job, dict):
         return None
-    example = _extract_field(job[names[0]], names[1:])
-    return None if example is None else {names[0]: example}
+    name, *rest = names
+    values = job if name == "*" else {name: job[name]} if name in job else {}
+    return next(({key: part} for key, value in values.items() if (part := _extract_field(value, rest)) is not None), None)

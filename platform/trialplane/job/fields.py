@@ -21,6 +21,7 @@ class Field:
 
     Attributes:
         path: Dotted path in the job file: "budget.time".
+        pattern: The path with "*" for each name that the job chooses: "space.*.low".
         kinds: Kinds of job that have the field.
         type: Type in words.
         default: Default as JSON; "" without one.
@@ -30,6 +31,7 @@ class Field:
     """
 
     path: str
+    pattern: str
     kinds: tuple[str, ...]
     type: str
     default: str
@@ -52,6 +54,8 @@ def explain(path: str) -> Field:
     # Kind of job → its schema of the field at `parent`, the part of the path that was followed so far.
     schemas: dict[str, Any] = {kind: {"$ref": f"#/$defs/{cls.__name__}"} for kind, cls in kinds.CLASSES.items()}
     parent = ""
+    pattern: list[str] = []
+    text = ""  # of an option beside a sampler's or pruner's name, which has none in the schema
     names = path.split(".") if path else []
     for index, name in enumerate(names):
         choices = _ALGORITHMS.get(_definition_name(_first_value(schemas)), {})
@@ -65,8 +69,11 @@ def explain(path: str) -> Field:
         if not schemas:
             existing_names = set[str]().union(*subfields.values()) - {"*"}
             raise _unknown_field(parent, name, existing_names | set(choices))
+        pattern.append(name if any(name in fields for fields in subfields.values()) else "*")
+        text = _option_text(name, choices)
         parent = f"{parent}.{name}".lstrip(".")
     field = _field(parent, tuple(schemas), _first_value(schemas), definitions)
+    field = dataclasses.replace(field, pattern=".".join(pattern), text=field.text or text)
     return field if field.choices else dataclasses.replace(field, fields=_fields_below(schemas, definitions))
 
 
@@ -143,6 +150,7 @@ def _field(path: str, kind_names: tuple[str, ...], field: Mapping[str, Any], def
     text = field.get("description") or definitions.get(name, {}).get("description", "")
     return Field(
         path=path,
+        pattern=path,
         kinds=kind_names,
         type=type_of(field, lambda name: "name or mapping" if name in _ALGORITHMS else "mapping"),
         default=default_of(field),
@@ -164,16 +172,33 @@ def _algorithm_field(path: str, rest: list[str], kind_names: tuple[str, ...], ch
         InputError: It has no such option.
     """
     text = f"Optuna's {choice.cls}. Its options have Optuna's meanings."
+    if any(option.text for option in choice.options.values()):
+        text = "The platform's own; see `platform docs studies`."
     fields = {
-        name: Field(name, kind_names, option.kind.value, default_of({"default": option.default}), "")
+        name: Field(name, name, kind_names, option.kind.value, default_of({"default": option.default}), option.text)
         for name, option in sorted(choice.options.items())
     }
     if not rest:
-        return Field(path, kind_names, "mapping", "", text, tuple(fields.values()))
+        return Field(path, path, kind_names, "mapping", "", text, tuple(fields.values()))
     name = ".".join(rest)
     if name not in fields:
         raise _unknown_field(path, name, fields)
-    return dataclasses.replace(fields[name], path=f"{path}.{name}", text=f"Option of Optuna's {choice.cls}.")
+    text = fields[name].text or f"Option of Optuna's {choice.cls}."
+    return dataclasses.replace(fields[name], path=f"{path}.{name}", pattern=f"{path}.{name}", text=text)
+
+
+def _option_text(name: str, choices: Mapping[str, Choice]) -> str:
+    """Return the text for an option of samplers or pruners: the platform's, or the names of those that have it.
+
+    Args:
+        name: Name of the option, or "name" itself.
+        choices: The samplers or pruners, by name. Empty for a field that is no option.
+    """
+    owners = [owner for owner, choice in sorted(choices.items()) if name in choice.options]
+    texts = [choices[owner].options[name].text for owner in owners]
+    if len(owners) == 1 and texts[0]:
+        return texts[0]
+    return f"Option of {', '.join(owners)}." if owners else f"One of {', '.join(sorted(choices))}." if choices else ""
 
 
 def _unknown_field(parent: str, name: str, names: Collection[str]) -> errors.InputError:

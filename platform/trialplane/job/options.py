@@ -48,6 +48,7 @@ class Option:
         minimum, maximum: Bounds of a number, both included. None without a bound.
         above: Bound that a number must exceed. None without one.
         allowed: Values of an option of the type TEXT.
+        text: Description of an option of the platform's own. "" for Optuna's.
     """
 
     kind: ValueKind
@@ -58,6 +59,7 @@ class Option:
     maximum: float | None = None
     above: float | None = None
     allowed: tuple[str, ...] = ()
+    text: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,12 +206,47 @@ PRUNERS = {
     "asha": Choice(
         "AshaPruner",
         {
-            "promote": Option(ValueKind.BOOL, nullable=False, required=False, default=False),
-            "min_resource": Option(ValueKind.INT, nullable=False, required=False, default=1, minimum=1),
-            "max_resource": Option(ValueKind.AMOUNT, nullable=True, required=False, minimum=1),
-            "max": Option(ValueKind.TEXT, nullable=True, required=False, allowed=("auto",)),
-            "reduction_factor": Option(ValueKind.INT, nullable=False, required=False, default=4, minimum=2),
-            "brackets": Option(ValueKind.INT, nullable=False, required=False, default=1, minimum=1, maximum=_MOST_BRACKETS),
+            "promote": Option(
+                ValueKind.BOOL,
+                nullable=False,
+                required=False,
+                default=False,
+                text="Whether to pause trials at rungs and to continue the best of each, instead of pruning the others.",
+            ),
+            "min_resource": Option(
+                ValueKind.INT,
+                nullable=False,
+                required=False,
+                default=1,
+                minimum=1,
+                text="Number of steps of the first rung.",
+            ),
+            "max_resource": Option(
+                ValueKind.AMOUNT,
+                nullable=True,
+                required=False,
+                minimum=1,
+                text="Number of steps of a whole trial; for promote: true.",
+            ),
+            "max": Option(
+                ValueKind.TEXT,
+                nullable=True,
+                required=False,
+                allowed=("auto",),
+                text="auto: promote beyond the second rung only while rankings change; for promote: true.",
+            ),
+            "reduction_factor": Option(
+                ValueKind.INT, nullable=False, required=False, default=4, minimum=2, text="Ratio between successive rungs."
+            ),
+            "brackets": Option(
+                ValueKind.INT,
+                nullable=False,
+                required=False,
+                default=1,
+                minimum=1,
+                maximum=_MOST_BRACKETS,
+                text="Number of groups of trials; those of later groups are first paused one rung later. For promote: true.",
+            ),
         },
         {},
         objectives=1,

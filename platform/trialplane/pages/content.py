@@ -200,10 +200,12 @@ def _setting_texts(record: RunRecord) -> Iterator[tuple[str, str]]:
     gpus = f", {errors.counted(resources.gpus, 'GPU')}" if resources.gpus else ""
     yield "resources", f"{resources.cores}, {resources.memory}{gpus}"
     yield "budget.time", "" if budget.time is None else f"{budget.time:g} s"
+    yield "budget.steps", "" if budget.steps is None else str(budget.steps)
     yield "budget.gpu_hours", "" if budget.gpu_hours is None else f"{budget.gpu_hours:g}"
     yield "budget.cost", "" if budget.cost is None else f"{budget.cost:g}"
     yield "budget.timeout", "" if budget.timeout is None else f"{budget.timeout:g} s"
     yield "budget.max_failed", "" if budget.max_failed is None else str(budget.max_failed)
+    yield "budget.failed_alike", "" if budget.failed_alike is None else str(budget.failed_alike)
     yield "budget.target", "" if budget.target is None else f"{budget.target:g}"
     yield "seed", str(job.seed)
 
