@@ -167,7 +167,7 @@ def _pod_findings(cluster: Cluster, name: str, patience: float) -> Iterator[Find
 
 
 def _wait_for_start(cluster: Cluster, name: str, patience: float) -> Finding:
-    """Wait until the pod starts, and return whether it did.
+    """Wait until the pod starts, and return the finding that it has started, or why it has not.
 
     A pod that does not start within `patience` seconds is a failure, and also one that waits for a permanent reason for
     `_STUCK` seconds: such a reason may disappear in a moment.

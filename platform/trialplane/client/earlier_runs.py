@@ -6,7 +6,7 @@ They are read with the submitting user's rights.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from trialplane import errors
 from trialplane.client.target import Target
@@ -184,7 +184,8 @@ class _ReuseSearch:
         has_any = self._results or self._beginnings or any(run.answered for run in self._followable_runs)
         followed = self._followed() if has_any else ()
         if not self._results and not self._beginnings and not followed:
-            self._notes += _reasons(self._target, self._plan)
+            if note := _difference_note(self._target, self._plan):
+                self._notes.append(note)
             return Earlier()
         self._notes += [
             f"reuse: a change of what {name} names ({errors.shortened(text, _MAX_DIFFERENCE)}) is not detected; if it has "
@@ -253,8 +254,10 @@ def _reports(target: Target, run: str) -> list[ReportRow] | None:
     return reports
 
 
-def _reasons(target: Target, plan: Plan) -> Iterator[str]:
-    """Yield a note that says in what the plan's run differs from the newest run of the same job, if that prevents reuse.
+def _difference_note(target: Target, plan: Plan) -> str:
+    """Return a note that says in what the plan's run differs from the newest run of the same job; "" without one.
+
+    Differences that do not prevent the reuse of results are left out.
 
     Args:
         target: Target of the earlier runs.
@@ -267,10 +270,13 @@ def _reasons(target: Target, plan: Plan) -> Iterator[str]:
             lines = target.differences(dataclasses.replace(plan, run=run)) or []
         except (InputError, LedgerError, TargetError):
             continue  # see `_reusable`
-        if reasons := [errors.shortened(line, _MAX_DIFFERENCE) for line in lines if _affects_results(line)]:
-            more = f"; and {len(reasons) - _MAX_DIFFERENCES} more" if len(reasons) > _MAX_DIFFERENCES else ""
-            yield f"reuse: nothing of {run}, which differs (then → now): {'; '.join(reasons[:_MAX_DIFFERENCES])}{more}"
-        return
+        differences = [errors.shortened(line, _MAX_DIFFERENCE) for line in lines if _affects_results(line)]
+        if not differences:
+            return ""
+        shown = "; ".join(differences[:_MAX_DIFFERENCES])
+        more = f"; and {len(differences) - _MAX_DIFFERENCES} more" if len(differences) > _MAX_DIFFERENCES else ""
+        return f"reuse: nothing of {run}, which differs (then → now): {shown}{more}"
+    return ""
 
 
 def _affects_results(difference: str) -> bool:

@@ -338,7 +338,7 @@ def _is_not_found(answer: ApiResponse) -> bool:
 
 
 def _error(answer: ApiResponse, part: str = "error") -> str | None:
-    """Return a part of the gateway's error: its message, or its code. None if the answer is no error of the gateway."""
+    """Return a part of the gateway's error: its message, or its code. None if the answer is not an error of the gateway."""
     try:
         data = answer.json()
     except ValueError:

@@ -68,7 +68,10 @@ class KubernetesTarget:
 
     @property
     def name(self) -> TargetName:
-        """See `Target`. Context and namespace are set even if they are defaults, because the kubeconfig may change."""
+        """Name of the target.
+
+        Context and namespace are set even if they are defaults, because the kubeconfig may change.
+        """
         return TargetName(context=self.cluster.context, namespace=self.cluster.namespace)
 
     @functools.cached_property
@@ -77,11 +80,11 @@ class KubernetesTarget:
         return Gateway(self.cluster, self.objects.site)
 
     def location(self, run: str = "") -> str:
-        """See `Target`."""
+        """Return the location of runs, or of a run's logs, for messages."""
         return self.cluster.location
 
     def check(self, job: Job | None) -> CheckResult:
-        """See `Target`."""
+        """Return issues that prevent a run here, and warnings. Start and write nothing."""
         site = self.objects.site
         if job is None:
             return CheckResult([], [])
@@ -100,7 +103,7 @@ class KubernetesTarget:
         return CheckResult(issues, [*warnings, *saving.warnings(job, site.checkpoints)])
 
     def missing_checkpoint(self, run: str, job: Job) -> str:
-        """See `Target`."""
+        """Return the reason why a training of `job` would find no checkpoint of the training `run`."""
         defaults, old_job = self.objects.site.checkpoints, self.job(run)
         if obstacle := saving.obstacle(run, old_job, job, defaults):
             return obstacle
@@ -118,7 +121,7 @@ class KubernetesTarget:
             return ""
 
     def checkpoint_obstacle(self, run: str, old_job: Job, job: Job) -> str:
-        """See `Target`."""
+        """Return the reason why trials of a new run cannot read checkpoints of an earlier one; "" if they can."""
         defaults = self.objects.site.checkpoints
         new_saving = saving.Saving.of(job, defaults)
         if new_saving is not None and new_saving.is_volume:
@@ -126,16 +129,16 @@ class KubernetesTarget:
         return saving.obstacle(run, old_job, job, defaults)
 
     def checkpoint_users(self, run: str) -> list[str]:
-        """See `Target`."""
+        """Return the active runs whose trials start from checkpoints that are deleted with a run."""
         return []
 
     def describe(self, plan: Plan) -> dict[str, Any]:
-        """See `Target`."""
+        """Return the objects that `apply` would write and start, as plain values to print."""
         manifests = runs.manifests(plan, self.cluster.namespace, time.time(), self.objects.user)
         return {"apiVersion": "v1", "kind": "List", "items": manifests}
 
     def runs(self) -> list[str]:
-        """See `Target`."""
+        """Return the names of all runs, newest first."""
         submitted_by_name = {item.name: item.submitted for item in self.objects.runs()}
         try:
             submitted_by_name.update({item["run"]: float(item["submitted"] or 0.0) for item in self.gateway.runs()})
@@ -145,28 +148,28 @@ class KubernetesTarget:
         return sorted(submitted_by_name, key=lambda name: (submitted_by_name[name], name), reverse=True)
 
     def observe(self, run: str) -> Observation | None:
-        """See `Target`."""
+        """Return the state of a run. None if there is no run with this name."""
         view = self._view(run)
         return None if view is None else Observation(self._status(view), view.is_active, view.desired)
 
     def is_active(self, run: str) -> bool:
-        """See `Target`."""
+        """Return whether a controller is running or starting. Faster than `observe`, and works with a damaged status."""
         return self._known_view(run).is_active
 
     def job(self, run: str) -> Job:
-        """See `Target`."""
+        """Return the job of a run, as submitted or changed since."""
         return self._submission(run).job
 
     def submission(self, run: str) -> Mapping[str, Any]:
-        """See `Target`."""
+        """Return the facts of a run's submission."""
         return self._submission(run).facts
 
     def code(self, run: str) -> bytes:
-        """See `Target`."""
+        """Return the packed code of a run."""
         return self._submission(run).code
 
     def differences(self, plan: Plan) -> list[str] | None:
-        """See `Target`."""
+        """Return the differences between a plan and the run with its name."""
         view = self._known_view(plan.run)
         is_starting = view.is_active and not view.has_begun
         if view.run is not None and is_starting and self.objects.submission(view.run) is None:
@@ -175,36 +178,36 @@ class KubernetesTarget:
         return changing.differences(submission.job, submission.facts, changing.contents(submission.code), plan)
 
     def rows(self, run: str) -> list[TrialRow]:
-        """See `Target`."""
+        """Return all attempts, in the order of their starts."""
         ledger_rows = self.gateway.attempts(run)
         if ledger_rows is None:
             self._known_view(run)  # raises if the run is unknown
         return ledger_rows or []
 
     def ended_rows(self, run: str, after: int) -> EndedRows:
-        """See `Target`."""
+        """Return the attempts that ended after the position `after` (0 at first)."""
         return self.gateway.ends(run, after) or EndedRows(after, [])  # None: the run is not in the ledger yet
 
     def attempts(self, run: str, after: int) -> AttemptsRead:
-        """See `Target`."""
+        """Return running attempts and those that ended after the position `after`, with Optuna's view of them."""
         ledger_attempts = self.gateway.attempts_since(run, after)
         if ledger_attempts is None:
             self._known_view(run)  # raises if the run is unknown
         return ledger_attempts or AttemptsRead([], is_active=False)
 
     def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:
-        """See `Target`."""
+        """Return at most `limit` reports of all attempts, also of running ones, in the order of their arrival."""
         reports = self.gateway.curves(run, after, limit)
         if reports is None:
             self._known_view(run)  # raises if the run is unknown
         return reports or []
 
     def changes(self, run: str) -> list[Change]:
-        """See `Target`."""
+        """Return the changes of the run's desired state and their users, in order. Empty if they are not recorded."""
         return self.gateway.changes(run)
 
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
-        """See `Target`."""
+        """Return the lines of a log, with line ends. With `follow`, wait for more until the run or the attempt has ended."""
         self._known_view(run)  # raises if the run is unknown
         piece_or_reason = self.gateway.log(run, which, 0)
         # A log that does not exist yet is awaited at the gateway if the caller follows an active run.
@@ -222,11 +225,14 @@ class KubernetesTarget:
         raise InputError(f"the controller of {run} has no log yet: {reason or piece_or_reason}")
 
     def apply(self, plan: Plan) -> None:
-        """See `Target`."""
+        """Create a run and start its controller, or do neither. The run outlives the caller."""
         self.objects.apply(plan, time.time())
 
     def resume(self, run: str, job: Job, status: RunStatus) -> None:
-        """See `Target`. If the Run object was removed since, it is created again from the ledger."""
+        """Start a controller that continues an inactive run from its ledger, with a changed job.
+
+        If the Run object was removed since, it is created again from the ledger.
+        """
         view = self._known_view(run)
         plan, submitted = _plan(run, job, self._submission(run))
         if view.run is None:
@@ -240,7 +246,7 @@ class KubernetesTarget:
         self._change(view.run, **fields, state="Running", now=None, resumes=resumes)
 
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
-        """See `Target`."""
+        """Record the desired state of an active run; omitted fields stay as they are."""
         view = self._known_view(run)
         if view.run is None:  # the Run object was removed after the end of the run
             if view.alive:
@@ -260,7 +266,10 @@ class KubernetesTarget:
         self._change(view.run, **fields)
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
-        """See `Target`. The operator creates and removes the pods; this only checks whether it has done so."""
+        """Allocate resources for the desired number of trials, and return whether this is done.
+
+        The operator creates and removes the pods; this only checks whether it has done so.
+        """
         view = self._known_view(run)
         if view.run is None:
             raise self._removed_error(run)
@@ -278,7 +287,12 @@ class KubernetesTarget:
         return len(pods_with_slots) <= role.pods
 
     def remove(self, run: str, *, forget: bool) -> None:
-        """See `Target`. The operator removes the pods of a run that is paused or cancelled; this waits for it."""
+        """Wait until the operator has removed the pods of a run; with `forget`, delete the run.
+
+        Raises:
+            InputError: `forget` is set, and a controller is running.
+            TargetError: The operator has not removed the pods or the files in time.
+        """
         view = self._known_view(run)
         if not forget:
             if view.run is not None and view.desired.state is not RunState.RUNNING:

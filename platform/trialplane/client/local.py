@@ -71,16 +71,16 @@ class LocalTarget:
         self._controllers: dict[str, process.Controller] = {}  # by run
 
     def location(self, run: str = "") -> str:
-        """See `Target`."""
+        """Return the location of runs, or of a run's logs, for messages."""
         return str(paths.runs(self.home) / run)
 
     def check(self, job: Job | None) -> CheckResult:
-        """See `Target`."""
+        """Return issues that prevent a run here, and warnings. Start and write nothing."""
         return Machine.inspect(self.home).check(self.home, job)
 
     @_map_system_errors
     def missing_checkpoint(self, run: str, job: Job) -> str:
-        """See `Target`."""
+        """Return the reason why a training of `job` would find no checkpoint of the training `run`."""
         files = self._find(run)
         if obstacle := self.checkpoint_obstacle(run, folder.load_job(files), job):
             return obstacle
@@ -100,7 +100,7 @@ class LocalTarget:
         return f"trial {start.trial} of {run} has no checkpoint of step {start.step}; it has {', '.join(map(str, steps))}"
 
     def checkpoint_obstacle(self, run: str, old_job: Job, job: Job) -> str:
-        """See `Target`."""
+        """Return the reason why trials of a new run cannot read checkpoints of an earlier one; "" if they can."""
         old_url, new_url = old_job.checkpoints.url, job.checkpoints.url
         if old_url == new_url:
             return ""
@@ -109,7 +109,7 @@ class LocalTarget:
         return saving.other_location_message(run, old_location, new_location, old_url)
 
     def checkpoint_users(self, run: str) -> list[str]:
-        """See `Target`."""
+        """Return the active runs whose trials start from checkpoints that are deleted with a run."""
         names = []
         for other in self.runs():
             files = RunPaths.of(self.home, other)
@@ -122,7 +122,7 @@ class LocalTarget:
         return names
 
     def describe(self, plan: Plan) -> dict[str, Any]:
-        """See `Target`."""
+        """Return the objects that `apply` would write and start, as plain values to print."""
         run = RunPaths.of(self.home, plan.run)
         return {
             "run": plan.run,
@@ -134,7 +134,7 @@ class LocalTarget:
         }
 
     def runs(self) -> list[str]:
-        """See `Target`."""
+        """Return the names of all runs, newest first."""
         folder_of_runs = paths.runs(self.home)
         with folder.explain_read_errors(self.home):
             if not folder_of_runs.is_dir():
@@ -144,7 +144,7 @@ class LocalTarget:
 
     @_map_system_errors
     def observe(self, run: str) -> Observation | None:
-        """See `Target`."""
+        """Return the state of a run. None if there is no run with this name."""
         files = RunPaths.of(self.home, run)
         with folder.explain_read_errors(self.home):
             if not self._is_run(run):
@@ -179,31 +179,31 @@ class LocalTarget:
 
     @_map_system_errors
     def is_active(self, run: str) -> bool:
-        """See `Target`."""
+        """Return whether a controller is running or starting. Faster than `observe`, and works with a damaged status."""
         return process.active_controller(self._find(run)) is not None
 
     @_map_system_errors
     def job(self, run: str) -> Job:
-        """See `Target`."""
+        """Return the job of a run, as submitted or changed since."""
         return folder.load_job(self._find(run))
 
     @_map_system_errors
     def submission(self, run: str) -> Mapping[str, Any]:
-        """See `Target`."""
+        """Return the facts of a run's submission."""
         return folder.load_submission(self._find(run))
 
     @_map_system_errors
     def code(self, run: str) -> bytes:
-        """See `Target`."""
+        """Return the packed code of a run."""
         return folder.pack_code(self._find(run)).data
 
     def differences(self, plan: Plan) -> list[str] | None:
-        """See `Target`."""
+        """Return the differences between a plan and the run with its name."""
         return folder.differences(self._find(plan.run), plan)
 
     @_map_system_errors
     def rows(self, run: str) -> list[TrialRow]:
-        """See `Target`."""
+        """Return all attempts, in the order of their starts."""
         files = self._find(run)
         if not files.ledger.exists():
             status = self._last_status(files)
@@ -214,7 +214,7 @@ class LocalTarget:
 
     @_map_system_errors
     def ended_rows(self, run: str, after: int) -> EndedRows:
-        """See `Target`."""
+        """Return the attempts that ended after the position `after` (0 at first)."""
         files = self._find(run)
         position, ended_attempts = results.ended_attempts(files.ledger, run, after)
         if not ended_attempts:  # the usual case while a display polls, which then need not read the job
@@ -224,7 +224,7 @@ class LocalTarget:
 
     @_map_system_errors
     def attempts(self, run: str, after: int) -> AttemptsRead:
-        """See `Target`."""
+        """Return running attempts and those that ended after the position `after`, with Optuna's view of them."""
         files = self._find(run)
         alive = self.is_active(run)
         ledger_attempts = results.attempts_since(files.ledger, run, alive, after)
@@ -233,13 +233,13 @@ class LocalTarget:
 
     @_map_system_errors
     def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:
-        """See `Target`."""
+        """Return at most `limit` reports of all attempts, also of running ones, in the order of their arrival."""
         files = self._find(run)
         return results.reports(files.ledger, run, self.is_active(run), after, limit)
 
     @_map_system_errors
     def changes(self, run: str) -> list[Change]:
-        """See `Target`: the submission, each resume, and the state before it. Empty before the first resume."""
+        """Return the submission, each resume and the state before it, in order. Empty before the first resume."""
         files = self._find(run)
         if not files.changes.exists():
             return []
@@ -249,7 +249,7 @@ class LocalTarget:
 
     @_map_system_errors
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
-        """See `Target`."""
+        """Return the lines of a log, with line ends. With `follow`, wait for more until the run or the attempt has ended."""
         files = self._find(run)
         if which.trial is None:
             file = files.controller_log
@@ -276,14 +276,14 @@ class LocalTarget:
         return InputError(f"there is no log {file}{yet}; {hint}")
 
     def apply(self, plan: Plan) -> None:
-        """See `Target`."""
+        """Create a run and start its controller, or do neither. The run outlives the caller."""
         run = RunPaths.of(self.home, plan.run)
         folder.create(run, plan)
         self._controllers[plan.run] = process.start(run)
 
     @_map_system_errors
     def resume(self, run: str, job: Job, status: RunStatus) -> None:
-        """See `Target`."""
+        """Start a controller that continues an inactive run from its ledger, with a changed job."""
         files = self._find(run)
         folder.load_submission(files)  # raises if it is damaged, because the controller needs it
         folder.replace_job(files, job)
@@ -307,7 +307,10 @@ class LocalTarget:
 
     @_map_system_errors
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
-        """See `Target`. `parallel` is refused, because on a laptop Ray allocates a run's resources when it starts."""
+        """Record the desired state of an active run; omitted fields stay as they are.
+
+        `parallel` is refused, because on a laptop Ray allocates a run's resources when it starts.
+        """
         files = self._find(run)
         if parallel is not None:
             advice = f"`platform resume {run} {self.job(run).width_option} {parallel}` continues with that many at a time"
@@ -346,12 +349,18 @@ class LocalTarget:
                 process.replace(files.status, records.to_json(run_status.current(cancelled)))
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
-        """See `Target`: nothing to do, as `desire` has refused every change."""
+        """Allocate resources for the desired number of trials, and return whether this is done.
+
+        Here there is nothing to do, as `desire` has refused every change.
+        """
         return True
 
     @_map_system_errors
     def remove(self, run: str, *, forget: bool) -> None:
-        """See `Target`. Without `forget` there is nothing to do, because a controller that has ended holds no resources."""
+        """Delete a run with `forget`.
+
+        Without it there is nothing to do, because a controller that has ended holds no resources.
+        """
         files = self._find(run)
         if not forget:
             return

@@ -541,12 +541,10 @@ class Exporter:
         strays = self._search(f"tags.`{labels.LOGGED_BY}` != ''") + self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'")
         if not strays:
             return
-        runs_of_attempts = {
-            _number(run): run.info.run_id
-            # Of several runs of an attempt, the last one counts in this mapping, so the one that is used must come last.
-            for run in reversed(self._attempt_runs())
-            if run.data.tags.get(labels.OWN) != labels.NEW
-        }
+        runs_of_attempts: dict[int | None, str] = {}
+        for run in self._attempt_runs():  # of several runs of an attempt, the one that is used comes first
+            if run.data.tags.get(labels.OWN) != labels.NEW:
+                runs_of_attempts.setdefault(_number(run), run.info.run_id)
         for run in strays:
             with _log_and_skip(f"MLflow's run {run.info.run_id} stays where it is"):
                 self._make_child(run, runs_of_attempts)

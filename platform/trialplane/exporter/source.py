@@ -53,22 +53,22 @@ class Database:
         self._engine = tables.engine(url)
 
     def running_attempts(self, after: int) -> list[Attempt]:
-        """See `Source`."""
+        """Return running attempts with numbers above `after`, in the order of their numbers."""
         with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
             return reading.running_after(tables.select(connection), self._run, after)
 
     def attempt(self, number: int) -> Attempt:
-        """See `Source`."""
+        """Return the attempt with a number."""
         with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
             return reading.attempt(tables.select(connection), self._run, number)
 
     def ended_attempts(self, after: int) -> list[Attempt]:
-        """See `Source`."""
+        """Return a page of the attempts whose ends have numbers above `after`, in the order of their ends."""
         with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
             return reading.ended_after(tables.select(connection), self._run, after, PAGE)[1]
 
     def reports(self, after: int) -> Reports:
-        """See `Source`."""
+        """Return a page of the reports with marks above `after`, in the order of their marks."""
         with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
             return reading.reports(tables.select(connection), self._run, after)
 
@@ -88,19 +88,19 @@ class Gateway:
         self.reader = remote.Reader(url, run)
 
     def running_attempts(self, after: int) -> list[Attempt]:
-        """See `Source`."""
+        """Return a page of running attempts with numbers above `after`, in the order of their numbers."""
         return self.reader.attempts(after, "running", PAGE)
 
     def attempt(self, number: int) -> Attempt:
-        """See `Source`."""
+        """Return the attempt with a number."""
         return self.reader.attempts(number - 1, "number", 1)[0]
 
     def ended_attempts(self, after: int) -> list[Attempt]:
-        """See `Source`."""
+        """Return a page of the attempts whose ends have numbers above `after`, in the order of their ends."""
         return self.reader.attempts(after, "end_number", PAGE)
 
     def reports(self, after: int) -> Reports:
-        """See `Source`."""
+        """Return a page of the reports with marks above `after`, in the order of their marks."""
         return self.reader.reports(after)
 
 
@@ -122,21 +122,21 @@ class LedgerCopy:
         self._reports = sorted(copy.reports, key=lambda report: report.mark)
 
     def running_attempts(self, after: int) -> list[Attempt]:
-        """See `Source`."""
+        """Return running attempts with numbers above `after`, in the order of their numbers."""
         numbers = sorted(number for number in self._by_number if number > after)
         return [self._by_number[number] for number in numbers if self._by_number[number].end_number is None]
 
     def attempt(self, number: int) -> Attempt:
-        """See `Source`."""
+        """Return the attempt with a number."""
         return self._by_number[number]
 
     def ended_attempts(self, after: int) -> list[Attempt]:
-        """See `Source`."""
+        """Return a page of the attempts whose ends have numbers above `after`, in the order of their ends."""
         begin = bisect.bisect_right(self._ended, after, key=lambda attempt: attempt.end_number or 0)
         return self._ended[begin : begin + PAGE]
 
     def reports(self, after: int) -> Reports:
-        """See `Source`."""
+        """Return a page of the reports with marks above `after`, in the order of their marks."""
         begin = bisect.bisect_right(self._reports, after, key=lambda report: report.mark)
         end = begin + 10 * PAGE  # reports are small, so a page has more of them than of attempts
         return Reports(self._reports[begin:end], end < len(self._reports))

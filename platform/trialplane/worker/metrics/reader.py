@@ -128,7 +128,8 @@ class Reader:
                 burst.add(tail.source, report)
         if ended:
             self.remarks += [_ambiguous_message(name, names) for name, names in self.ambiguous.items()]
-        due = self._due_reports(burst, now, ended)
+        self._hold_reports(burst, now)
+        due = self._take_due_reports(now, ended)
         self._last_step = max([self._last_step, *(step for step, _ in due)])
         return [*due, *self._take_training_values()] if ended else due
 
@@ -192,19 +193,19 @@ class Reader:
         self.finite.update(values)
         return [(self._last_step, values)] if values else []
 
-    def _due_reports(self, burst: Burst[Source], now: float, ended: bool) -> list[Report]:
-        """Hold the new reports, and return the reports that need not be held any longer, in order.
+    def _hold_reports(self, burst: Burst[Source], now: float) -> None:
+        """Hold each new report until `HOLD` seconds after the first appearance of each of its metrics.
 
-        A report is held until `HOLD` seconds after the first appearance of each of its metrics, because another source may
-        still turn out to have the same metric. Metrics that are read from another source are left out.
+        Another source may still turn out to have the same metric until then.
         """
         for source, (step, metrics) in burst.reports():
             until = max((self._held_until.setdefault(name, now + self._hold) for name in metrics), default=now)
             self._held_reports.append(_HeldReport(until, source, step, metrics))
+
+    def _take_due_reports(self, now: float, ended: bool) -> list[Report]:
+        """Return the reports that need not be held any longer, in order, without metrics of other sources."""
         due: list[Report] = []
-        while self._held_reports:
-            if self._held_reports[0].until > now and not ended:
-                break
+        while self._held_reports and (ended or self._held_reports[0].until <= now):
             held = self._held_reports.popleft()
             if owned := {name: value for name, value in held.metrics.items() if self._is_read_from(name, held.source)}:
                 due.append((held.step, owned))
