@@ -138,7 +138,13 @@ def claims(site: Site, existing: Sequence[KubeObject], classes: Sequence[KubeObj
 
 
 def _unbound_finding(check: str, unbound: Sequence[str], classes: Sequence[KubeObject] | None) -> Finding:
-    """Return the finding for claims that are not bound; the arguments are as in `claims`."""
+    """Return the finding for claims that are not bound.
+
+    Args:
+        check: Name of the check.
+        unbound: Names of the claims.
+        classes: Storage classes of the cluster; None if they cannot be read.
+    """
     text = f"{', '.join(unbound)} not bound"
     if classes is not None and not any(_is_default(storage_class) for storage_class in classes):
         advice = "name a storage class in the chart's values, or make one the cluster's default (`kubectl get storageclass`)"

@@ -99,23 +99,25 @@ class StudyPage:
 
         @contextlib.contextmanager
         def answer(method: str, target: str, body: bytes) -> Iterator[Any]:
-            """Yield the response to a request for the page, for what is new in it, or for anything else; see `Source`."""
+            """Yield the response to a request to this page, or to anything else; see `Source`."""
             path, _, query = target.partition("?")
             if method != "GET" or path not in (PATH, DATA, LOG):
                 with source(method, target, body) as response:
                     yield response
                 return
-            if path == PATH:
-                yield _make_response(self.html(), "text/html; charset=utf-8")
-                return
-            fields = {name: texts[0] for name, texts in urllib.parse.parse_qs(query).items()}
-            if path == LOG:
-                yield self.log(fields.get("trial", ""), fields.get("attempt", ""))
-                return
-            content_now = self.content_after(_number(fields.get("after", "")))
-            yield _make_response(json.dumps(content_now, separators=(",", ":")), "application/json")
+            yield self._response(path, query)
 
         return answer
+
+    def _response(self, path: str, query: str) -> urllib3.HTTPResponse:
+        """Return the response to a request for the page, for a log, or for what is new in the run."""
+        if path == PATH:
+            return _make_response(self.html(), "text/html; charset=utf-8")
+        fields = {name: texts[0] for name, texts in urllib.parse.parse_qs(query).items()}
+        if path == LOG:
+            return self.log(fields.get("trial", ""), fields.get("attempt", ""))
+        content_now = self.content_after(_number(fields.get("after", "")))
+        return _make_response(json.dumps(content_now, separators=(",", ":")), "application/json")
 
     def _read(self) -> content.Content:
         """Read what is new in the run, compute the content again if there is anything new, and return it."""

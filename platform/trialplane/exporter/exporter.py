@@ -34,7 +34,7 @@ from trialplane import errors
 from trialplane.exporter import adoption, projection, run_page, store
 from trialplane.exporter.batch import MAX_TAGS, Artifact, Batch, Sender, describe, is_refusal, milliseconds, write_log
 from trialplane.exporter.files import Files
-from trialplane.exporter.projection import Ends
+from trialplane.exporter.projection import Best, Ends
 from trialplane.exporter.source import PAGE, Source
 from trialplane.job import kinds
 from trialplane.job.kinds import collection
@@ -311,15 +311,28 @@ class Exporter:
             best = self._position.ends.best
             trials = self._position.ends.trials + self._change_of_ended_trials(attempt)
             with _log_and_skip(f"the end of attempt {attempt.request.number} is left out of MLflow"):
-                if (new_best := projection.new_best(self._job, best, attempt)) is not None:
-                    is_other_trial = best is None or best.trial != new_best.trial
-                    if is_other_trial:  # and not a later segment of the best one
-                        parent_batch.add(projection.improvement(self._job, new_best, attempt, trials))
-                    best = new_best
+                best = self._best_with(attempt, trials, parent_batch)
                 self._finish_attempt(attempt)
             self._position = dataclasses.replace(self._position, ends=Ends(attempt.end_number, trials, best))
             self.files.mark(self._position.ends)
         self.sender.send(self._parent, parent_batch)
+
+    def _best_with(self, attempt: Attempt, trials: int, parent_batch: Batch) -> Best | None:
+        """Return the best trial up to an attempt that has ended, and add a new best trial to the parent run's entries.
+
+        Args:
+            attempt: The attempt.
+            trials: Number of trials that have ended.
+            parent_batch: Entries for the parent run.
+        """
+        best = self._position.ends.best
+        new_best = projection.new_best(self._job, best, attempt)
+        if new_best is None:
+            return best
+        is_later_segment = best is not None and best.trial == new_best.trial
+        if not is_later_segment:
+            parent_batch.add(projection.improvement(self._job, new_best, attempt, trials))
+        return new_best
 
     def _change_of_ended_trials(self, attempt: Attempt) -> int:
         """Return the change in the number of ended trials by the end of an attempt: 1, 0 or -1.

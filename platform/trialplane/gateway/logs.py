@@ -243,15 +243,16 @@ def _read_piece(reply: http.client.HTTPResponse, start: int) -> Piece:
     # `missing + P - notice_length` in the log.
     position = 0 if start == 0 else notice_length + max(0, start - missing)  # of the piece in the artifact
     data = head[position:]
-    bytes_to_skip = max(0, position - len(head))
-    while bytes_to_skip:
-        skipped = reply.read(min(bytes_to_skip, _CHUNK))
-        if not skipped:  # the artifact ends before the piece
-            break
-        bytes_to_skip -= len(skipped)
+    _skip(reply, max(0, position - len(head)))
     data += reply.read(logs.PIECE - len(data))
     end_position = position + len(data)
     return Piece(data, missing + end_position - notice_length)
+
+
+def _skip(reply: http.client.HTTPResponse, count: int) -> None:
+    """Skip this number of bytes of a response's body; stop at the end of the body."""
+    while count and (skipped := reply.read(min(count, _CHUNK))):
+        count -= len(skipped)
 
 
 def _read_whole(reply: http.client.HTTPResponse, limit: int) -> bytes:
