@@ -510,6 +510,47 @@ def test_a_paused_trial_holds_no_slot_and_continues_in_any(opened: Opened) -> No
     assert any(len(used) > 1 for used in trial_slots.values())
 
 
+@pytest.mark.parametrize(
+    ("fields", "is_released"),
+    [
+        ({}, True),
+        ({"budget": {"steps": 99}}, False),
+        ({"objectives": [*SEARCH["objectives"], {"metric": "size", "direction": "minimize"}]}, False),
+    ],
+    ids=["promote", "budget", "several objectives"],
+)
+def test_paused_trials_hold_no_slots_when_no_other_can_start(
+    opened: Opened, fields: dict[str, Any], is_released: bool
+) -> None:
+    """With autoscaling, each slot requests a pod. Trial 7 is slow, and its end lets one of the paused trials continue."""
+    ledger = opened.open(study(trials=8, params={"epochs": 4}, **fields))
+    looped, sizes = list[Loop](), list[int]()
+
+    def end(slot: int, request: TrialRequest) -> None:
+        segment = request.segment
+        assert segment is not None
+        metrics = {"loss": float(request.trial), "size": -float(request.trial)}
+        state = TrialState.PAUSED if segment.rung else TrialState.COMPLETE
+        report = TrialReport(request.number, segment.rung or 4, metrics, time.time())
+        looped[0].slots.end(slot, reports=(report,), state=state, metrics=metrics)
+
+    def work() -> None:
+        running = looped[0].slots.running()
+        others = {slot: request for slot, request in running.items() if request.trial != 7}
+        for slot, request in (others or running).items():
+            if not others and request.attempt == 1 and len(sizes) < 3:  # only trial 7 runs
+                sizes.append(looped[0].slots.size)
+                assert ledger.counts.paused
+            else:
+                end(slot, request)
+
+    looped.append(Loop(ledger, opened.run, work, size=4))
+    looped[0].parallel = lambda: 4  # type: ignore[method-assign]
+    assert looped[0].controller.run().state is RunState.SUCCEEDED
+    assert ledger.counts.complete >= 2
+    assert (sizes[-1] == 1) is is_released, sizes
+
+
 def paused_study(opened: Opened, pauses: Sequence[int]) -> tuple[Ledger, list[tuple[int, int]]]:
     """A study that the user pauses after these numbers of steps, within a segment, and resumes; and the steps trained.
 

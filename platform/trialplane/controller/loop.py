@@ -22,6 +22,7 @@ from trialplane.controller.endings import Ending
 from trialplane.controller.exporter_process import ExporterProcess
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.pool import SlotTrial
+from trialplane.controller.promotion import Promotion
 from trialplane.controller.status import StatusBoard
 from trialplane.controller.workloads.workload import Workload
 from trialplane.wire.costs import Usage
@@ -178,8 +179,10 @@ class Loop:
                 answered_count += ended
                 continue
             if request is None:
-                # Paused trials may still be promoted after another trial has ended.
-                self._has_nothing_to_start = not self._ledger.counts.paused
+                # Paused trials may still continue after another one has ended. Slots are kept for them if many may at once.
+                promotion = self._ledger.promotion
+                needs_one_slot = isinstance(promotion, Promotion) and promotion.continues_one_by_one
+                self._has_nothing_to_start = not self._ledger.counts.paused or needs_one_slot
                 break
             self._growing_until = time.monotonic() + _GROWTH_SECONDS
             if self._ledger.answer(request):

@@ -251,6 +251,16 @@ class Promotion:
         return sorted(hopeless)
 
     @property
+    def continues_one_by_one(self) -> bool:
+        """Whether the end of a stretch lets at most one paused trial continue, for which its slot is enough.
+
+        With several losses, an end may change the order of many. With `max: auto`, it may raise the top rung. With a budget,
+        it may set reserved steps free.
+        """
+        has_one_loss = all(rung.has_one_loss for rungs in self._rungs for rung in rungs.values())
+        return has_one_loss and not self._ladder.is_auto and self._budget == math.inf
+
+    @property
     def paused(self) -> list[int]:
         """The paused trials, in order of their numbers."""
         return sorted(self._paused_at)
