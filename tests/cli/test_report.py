@@ -271,6 +271,8 @@ def several(runs):
 def test_runs_are_compared_by_what_differs(platform, several):
     done = platform("compare", *several)
     assert done.exit_code == 0
+    refused = platform("compare", *several, "--out", "no/x.html")
+    assert (refused.exit_code, "there is no folder no for x.html" in refused.stderr) == (2, True), refused.stderr
     header, *lines = done.stdout.splitlines()
     assert header.split()[:5] == ["run", "state", "ended", "trials", "best"]
     assert {"seed", "sampler.name"} <= set(header.split())

@@ -131,11 +131,11 @@ def test_the_log_of_an_attempt_is_text_that_no_browser_runs(runs, served):
             assert reply.code == 404
 
 
-def asked(pages: Pages, path: str) -> tuple[int, str | None]:
+def asked(pages: Pages, path: str, cookie: str = "") -> tuple[int, str | None]:
     """The status of an answer, and where it leads."""
     connection = http.client.HTTPConnection(pages.address.partition("//")[2].partition("/")[0])
     with contextlib.closing(connection):
-        connection.request("GET", path)
+        connection.request("GET", path, headers={"Cookie": cookie})
         answer = connection.getresponse()
         answer.read()
         return answer.status, answer.headers["Location"]
@@ -153,6 +153,15 @@ def test_nobody_without_the_secret_gets_it(runs, served):
         "/?token=0",
     ):
         assert asked(pages, path) == (403, None)
+
+
+def test_the_secret_of_another_start_opens_nothing(runs, served):
+    runs.make("a", tell=complete, asks=1)
+    earlier, pages = served("a"), served("a")
+    assert asked(pages, f"/-/report?token={earlier.secret}") == (403, None)
+    cookie = Browser(pages.page("/-/report")).cookie
+    assert asked(pages, "/-/report", cookie) == (200, None)
+    assert asked(pages, "/-/report", cookie.replace(pages.secret, earlier.secret)) == (403, None)
 
 
 def test_an_address_with_the_secret_leads_to_this_site_alone(runs, served):

@@ -136,6 +136,20 @@ def test_a_curve_keeps_its_ends_and_no_more_points_than_it_may():
     assert curves.thin(points[:5], 10) == points[:5]
 
 
+def test_only_chosen_curves_of_many_have_all_points():
+    names = [f"m{index}" for index in range(curves.MAX_METRICS)]
+    metrics = dict.fromkeys(names, 1.0)
+    reports = [ReportRow(0, trial, 1, trial, step, metrics, 0.0) for trial in range(40) for step in range(1001)]
+    table = {
+        column.name: list(column.numbers)
+        for column in curves.curve_columns(reports, names, {0, 7})
+        if column.table == "curves"
+    }
+    counts = list(zip(table["number"], table["count"], strict=True))
+    assert {count for number, count in counts if number in {0, 7}} == {curves.MAX_POINTS}
+    assert {count for number, count in counts if number not in {0, 7}} == {512}, "400,000 points for 480 curves"
+
+
 def test_bands_are_quantiles_of_all_curves():
     reports = [ReportRow(0, trial, 1, trial, step, {"loss": float(trial)}, 0.0) for trial in range(101) for step in range(2)]
     table = {
@@ -214,6 +228,15 @@ def test_costs_have_the_prices_of_the_run_unless_others_are_given():
     other = dataclasses.replace(studies.AROUND, prices=Prices(cpu_hour=3.0))
     assert unpacked(priced, other)[0]["costs"]["used"]["cost"] == pytest.approx(3 * used["cpu_hours"])
     assert unpacked(record)[0]["costs"]["used"]["cost"] is None
+
+
+def test_a_trial_uses_as_many_gpu_hours_as_it_has_gpus():
+    record = studies.study(60, resources={"gpus": 2})
+    costs = unpacked(record, dataclasses.replace(studies.AROUND, prices=Prices(gpu_hour=3.0)))[0]["costs"]
+    for usage in (costs["used"], costs["saved"]):
+        assert usage["slot_hours"] > 0
+        assert usage["gpu_hours"] == pytest.approx(2 * usage["slot_hours"])
+        assert usage["cost"] == pytest.approx(6 * usage["slot_hours"])
 
 
 def test_a_promoted_trial_is_one_curve_with_the_steps_at_which_it_was_paused():
@@ -304,11 +327,28 @@ def test_commands_are_those_that_the_run_can_use():
     assert f"platform submit hpo --from study-30:{best} --local" in texts
     assert "platform refit study-30 --top 3 --seeds 5 --local" in texts
     assert "platform resume study-30 --trials 60 --local" in texts
+    assert "platform ui study-30 --dashboard --local" in texts
     on_cluster = dataclasses.replace(studies.AROUND, flags="--context c --namespace n")
     texts = [text for _, text in unpacked(studies.study(30, state=RunState.RUNNING), on_cluster)[0]["commands"]]
     assert "platform status study-30 --watch --context c --namespace n" in texts
     assert f"platform submit hpo --from study-30:{best} --context c --namespace n" in texts
     assert not [text for text in texts if text.startswith(("platform retry", "platform resume"))]
+
+
+@pytest.mark.parametrize(
+    ("record", "state", "command"),
+    [
+        (studies.training(1, steps=9), RunState.SUCCEEDED, "platform submit train pretrain --resume {run} --local"),
+        (studies.training(1, steps=9), RunState.FAILED, "platform resume {run} --local"),
+        (studies.collection(3), RunState.SUCCEEDED, "platform resume {run} --iterations 26 --local"),
+    ],
+)
+def test_a_training_and_a_collection_can_go_on(record, state, command):
+    ended = dataclasses.replace(record, status=dataclasses.replace(record.status, state=state))
+    run = record.status.run
+    texts = [text for _, text in unpacked(ended)[0]["commands"]]
+    results = f"platform results {run} --output csv --local > {run}.csv"
+    assert texts == [command.format(run=run), f"platform ui {run} --local", results]
 
 
 def test_no_text_of_a_run_can_end_the_data_of_the_page():
