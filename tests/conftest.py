@@ -30,8 +30,8 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
 # Folder of tests that start whole runs → fixture that they use.
 FORKED = {
-    **dict.fromkeys(["client", "study"], "forked_exporters"),  # their subject is also how a controller starts and ends
-    **dict.fromkeys(["cli", "docs", "hydra_sweeper"], "forked_controllers"),
+    "client": "forked_exporters",  # its subject is also how a controller starts and ends
+    **dict.fromkeys(["cli", "docs", "hydra_sweeper", "study"], "forked_controllers"),
 }
 
 
