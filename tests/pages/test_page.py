@@ -6,6 +6,7 @@ Not checked here: how it looks, and how fast it is (`python -m tests.benchmarks 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import random
 import statistics
@@ -72,6 +73,11 @@ def test_the_history_shows_trials_without_a_result_too(opened: Opened) -> None:
     failed = sum(row.state is TrialState.FAILED for row in studies.study(300).attempts)
     assert shown.read("document.querySelector('#history .chart').data.at(-1).x.length") == failed > 0
     assert shown.read(AXIS.format("x"))[0] < 0, "trial 0 is whole"
+    values = [row.values[0] for row in rows.newest_attempts(studies.study(300).attempts) if row.values]
+    best = shown.read("[...document.querySelector('#history .chart').data.find(t => t.name === 'best so far').y]")
+    assert [value for value, _ in itertools.groupby(best)] == pytest.approx(
+        [value for value, _ in itertools.groupby(itertools.accumulate(values, min))], rel=1e-6
+    )
     opaque = "document.querySelector('#history .chart').data.every(t => (t.marker?.opacity ?? 1) === 1)"
     assert shown.read(opaque), "a color that is mixed with the background has less contrast to it"
 
