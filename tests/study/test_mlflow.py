@@ -20,7 +20,7 @@ import pytest
 from tests.ports import free_port
 from tests.study.conftest import Study, wait_until
 
-from trialplane.wire import env
+from trialplane.wire import env, paths
 from trialplane.wire.states import RunState
 
 # Logs to MLflow only while it answers at the trial's start: a job that must log would wait for MLflow by itself.
@@ -203,3 +203,34 @@ def test_the_slot_samples_the_use_of_the_machine_on_request(study: Study, kind: 
     assert row.metrics == {"score": 0.5}
     assert row.step == 3
     assert "system/cpu_utilization_percentage" in {name for report in run.reports() for name in report.metrics}
+
+
+PROGRAM = """
+import contextlib, os, sqlite3  # a program with mlflow would create the tables that it does not find
+
+file = os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///")
+rows = []
+with contextlib.suppress(sqlite3.Error), sqlite3.connect(f"file:{file}?mode=ro", uri=True) as database:
+    rows = database.execute("SELECT artifact_location FROM experiments").fetchall()
+print(f"score={len(rows)}")
+"""
+
+PROGRAM_SPEC = """
+kind: hpo
+command: [python, train.py, "{x}"]
+space: {x: {type: float, low: 0.0, high: 1.0}}
+objectives: [{metric: score, direction: maximize}]
+trials: 2
+parallel: 2
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.services
+def test_programs_find_mlflows_tables_in_a_new_home(study: Study) -> None:
+    """Two that created them at once would fail; and the folder of one would get the artifacts of all runs."""
+    study.write(PROGRAM, PROGRAM_SPEC)
+    paths.mlflow_db(study.home).unlink()
+    run = study.submit()
+    assert run.wait().state is RunState.SUCCEEDED
+    assert all(row.metrics["score"] >= 1 for row in run.rows())

@@ -134,14 +134,36 @@ class _Trial:
         return self.experiment
 
 
-def _has_experiment(file: str, name: str) -> bool:
-    """Return whether an MLflow database in a file has an experiment; the file is neither created nor changed."""
+def _has_experiment(file: str, name: str = "") -> bool:
+    """Return whether an MLflow database in a file has an experiment; the file is neither created nor changed.
+
+    Args:
+        file: Path of the file.
+        name: Name of the experiment; "" for any.
+    """
     try:
         with contextlib.closing(sqlite3.connect(f"file:{urllib.parse.quote(file)}?mode=ro", uri=True)) as database:
-            query = "SELECT 1 FROM experiments WHERE name = ?"
+            query = "SELECT 1 FROM experiments WHERE ? IN (name, '')"
             return database.execute(query, (name,)).fetchone() is not None
     except sqlite3.OperationalError:  # the file or the table does not exist yet
         return False
+
+
+def lacks_tables(environ: Mapping[str, str]) -> bool:
+    """Return whether the tracking URI is a SQLite file in which the exporter has not created MLflow's tables yet."""
+    scheme, separator, file = environ.get(env.MLFLOW_TRACKING_URI, "").partition("sqlite:///")
+    return bool(separator) and not scheme and not _has_experiment(file)
+
+
+def wait_for_tables(environ: Mapping[str, str]) -> None:
+    """Wait for the exporter to create MLflow's tables, `_PATIENCE` seconds at most.
+
+    The MLflow of a program that a trial starts would create them too. If two processes do so at once, one of them fails, and
+    the program's would store the artifacts of all runs in its own folder.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while lacks_tables(environ) and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
 
 
 def find_run(client: Any, experiment: str, tags: Mapping[str, str]) -> str:

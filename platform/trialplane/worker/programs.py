@@ -241,6 +241,8 @@ class Command:
         argv = [*command, *_arguments(self._program, ctx)]
         # The trial's interpreter and the programs installed with it come before the system's.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        if mlflow_runs.lacks_tables(os.environ) and _names_mlflow(ctx.code):
+            mlflow_runs.wait_for_tables(os.environ)
         code = _run_forwarding_sigterm(argv)
         if code < 0:  # a signal has ended the command
             _end_by_signal(-code)
@@ -249,6 +251,11 @@ class Command:
         if code > 0:
             raise CommandFailed(f"{self._program.command[0]} ended with exit code {code}: {_last_line()}")
         return {}
+
+
+def _names_mlflow(code: Path) -> bool:
+    """Return whether a Python file of the job's code has the word mlflow."""
+    return any(b"mlflow" in file.read_bytes() for file in code.rglob("*.py") if file.is_file())
 
 
 def _check_accepted(name: str) -> None:
