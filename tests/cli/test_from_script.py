@@ -783,7 +783,10 @@ def test_what_is_there_is_left_alone(platform, written: Path) -> None:
         (("x", "--space", "lr=1..2"), "--space needs --from"),
         (("--from", "a.py", "--space", "lr"), "'lr' is not a parameter; write NAME=LOW..HIGH"),
         (("x", "--kind", "train", "--from", "a.py"), "drop --kind"),
-        (("x", "--from", "src/own.py"), "--from writes a job.yaml beside the script; drop x"),
+        (
+            ("x", "--from", "python src/own.py", "--space", "lr=1..2"),
+            "--from writes a job.yaml beside the script; drop x: `platform init --from 'python src/own.py' --space lr=1..2`",
+        ),
     ],
 )
 def test_wrong_words(platform, written: Path, words: tuple[str, ...], told: str) -> None:

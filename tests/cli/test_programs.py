@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -1082,8 +1083,61 @@ def test_a_searched_variable_replaces_its_value_in_the_command(platform, written
     text = "import os\nprint('size:', {'small': 1, 'large': 2}[os.environ.get('MODEL', 'small')])\n"
     write(written, {"fit.py": text})
     result = platform(
-        "init", "--from", command.format("python src/fit.py"), "--space", "MODEL=small,large", "--objective", "size:min"
+        "init", "--from", command.format("python src/fit.py"), "--space", "model=small,large", "--objective", "size:min"
     )
     assert result.exit_code == 0, result.output
-    words = " ".join(str(word) for word in made(".").command or ())
+    job = made(".")
+    words = " ".join(str(word) for word in job.command or ())
     assert words.count("MODEL=") == 1 and "MODEL={MODEL} " in words, words
+    assert job.search.enqueue == (() if "a b" in command else ({"MODEL": "small"},))  # only a choice can be tried first
+
+
+TREES = """
+MODELS = {"forest": Forest(trees=9, depth=3), "extra": Extra(trees=9)}
+def grow(trees=5): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "module"),
+    [
+        ("from . import kinds", "src/kinds.py"),
+        ("from src import kinds", "src/kinds.py"),
+        ("import nets.kinds", "nets/kinds.py"),
+    ],
+)
+def test_a_value_in_an_imported_module_can_be_searched(platform, written: Path, imports: str, module: str) -> None:
+    """Of a name with several values, the command that is shown searches each of them."""
+    fit = f"{imports}\nprint('loss=1')\n"
+    write(Path(), {"src/fit.py": fit, "src/__init__.py": "", "src/unused.py": "f(depth=1)\n", module: TREES})
+    words = ["init", "--from", "python -m src.fit --seed 1", "--no-smoke", "--space"]
+    result = platform(*words, "trees=1..9", "--space", "depth=1..4")
+    assert result.exit_code == 2 and "no parameter trees, but several: Extra.trees or Forest.trees" in result.stderr
+    result = platform(*words, "trees=1..9", "--objective", "loss:min")
+    command = re.search(r"`platform (init .*?)` searches each", result.stderr)
+    assert command is not None and platform(*shlex.split(command[1])).exit_code == 0, result.output
+    job = made(".")
+    assert job.arguments is not None and job.arguments.file == module
+    assert job.search.enqueue == ({"Extra.trees": 9, "Forest.trees": 9},)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"kinds.py": "f(depth=3)\n", "nets.py": "f(depth=3)\n"},  # one of them would be a guess
+        {"kinds.py": "def f(depth=3): ...\n", "nets.py": ""},  # its callers may override it
+    ],
+)
+def test_a_value_in_a_module_is_not_guessed(platform, written: Path, files: dict[str, str]) -> None:
+    write(written, {"fit.py": "import kinds, nets\nprint('loss=1')\n", **files})
+    result = platform("init", "--from", "python src/fit.py --seed 1", "--no-smoke", "--space", "depth=1..4")
+    assert result.exit_code == 2 and "has no parameter depth" in result.stderr, result.output
+
+
+def test_the_only_python_command_of_a_shell_script_becomes_the_command(platform, written: Path) -> None:
+    text = "import os\nprint('size:', {'small': 1, 'large': 2}[os.environ.get('MODEL')])\n"
+    write(Path(), {"src/fit.py": text, "run.sh": "export MODEL=$1\nmkdir -p out\npython src/fit.py\n"})
+    result = platform("init", "--from", "sh run.sh small", "--space", "model=small,large", "--objective", "size:min")
+    assert result.exit_code == 0, result.output
+    assert "`sh run.sh small` runs `MODEL=small python src/fit.py`, which is the command of the job" in result.stderr
+    assert made(".").command == ("env", "MODEL={MODEL}", "python", "src/fit.py")

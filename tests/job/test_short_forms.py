@@ -75,6 +75,10 @@ def test_objectives(text: str, direction: str) -> None:
     assert short_forms.objective(text, "") == {"metric": text.rpartition(":")[0], "direction": direction}
 
 
+def test_the_metric_of_an_objective_is_spelled_as_that_of_a_printed_one() -> None:
+    assert short_forms.objective("valid_NDCG@10:max", "")["metric"] == "valid_NDCG_10"
+
+
 @pytest.mark.parametrize(
     ("text", "advice"),
     [

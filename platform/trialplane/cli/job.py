@@ -86,12 +86,13 @@ def init_command(
     if source is not None:
         if kind != "hpo":
             raise click.UsageError("--from makes a study; drop --kind")
-        if name is not None:
-            raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}")
         space = dict(short_forms.parameter(text, "--space") for text in spaces)
         objective_fields = None if objective is None else short_forms.objective(objective, "--objective")
         words = [word for text in spaces for word in ("--space", text)]
         words += [] if objective is None else ["--objective", objective]
+        if name is not None:
+            command = shlex.join(["platform", "init", "--from", source, *words])
+            raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}: `{command}`")
         request = Request(
             not no_smoke, space, smoke_seconds=smoke_seconds, objective=objective_fields, typed=shlex.join(words)
         )

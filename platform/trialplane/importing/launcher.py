@@ -384,6 +384,11 @@ def parse_command_line(
     return Script(Style.COMMAND, (*options.values(), *file_options), config, command=tuple(words), call=call)
 
 
+def has_parameters(text: str) -> bool:
+    """Return whether a command line has named numbers, or values in braces, that are parameters."""
+    return bool(number_placeholders(text)[1] or _NAMED.search(text))
+
+
 def number_placeholders(text: str, convert: Callable[[str], str] = str) -> tuple[str, dict[str, Option]]:
     """Return a command line with placeholders for the numbers that follow the names of options, and the options.
 
@@ -448,15 +453,17 @@ def with_variables(command: Script, options: Sequence[Option]) -> Script:
 
     Where the command itself sets one of them, as `MODEL=small python train.py` does, the parameter replaces the value there.
     """
-    words, assignments = list(command.command), []
+    words, assignments, variables = list(command.command), [], []
     for option in options:
         if command.call is not None and option.name in command.call.variables:
             words = _with_assigned_parameter(words, command.call, option.name)
+            option = with_default(option, command.call.variables[option.name])
         else:
             assignments.append(f"{option.name}={{{option.name}}}")
+        variables.append(option)
     if assignments:
         words = ["env", *assignments, *words[words[:1] == ["env"] :]]
-    return dataclasses.replace(command, command=tuple(words), options=(*command.options, *options))
+    return dataclasses.replace(command, command=tuple(words), options=(*command.options, *variables))
 
 
 def _with_assigned_parameter(words: Sequence[str], call: Call, name: str) -> list[str]:

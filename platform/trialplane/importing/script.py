@@ -665,13 +665,14 @@ def _text_options(tree: ast.Module, requested: Collection[str]) -> Iterator[Opti
     If a requested one is missing, its name may be unknown, as that of the rate in `Dropout(0.5)`. So these are included.
     """
     assigned, spots = arguments.first_assignments(tree), arguments.spots(tree)
+    requested_keys = {key.lower() for key in requested}
     unnamed = {} if spots.keys() >= set(requested) else arguments.first_argument_spots(tree)
     for name, spot in spots.items():
         value = _literal(spot.value)
         if value is not None and not isinstance(value, list) and not name.startswith("_"):
             owners = dict.fromkeys(position.owner for position in (spot, *spot.others) if position.owner)
             option = Option(name, value, _kind(value), aliases=tuple(f"{owner}.{name}" for owner in owners))
-            if name in assigned or name in requested or name in unnamed or guess.parameter(option):
+            if name in assigned or name.lower() in requested_keys or name in unnamed or guess.parameter(option):
                 yield option
 
 
@@ -685,6 +686,41 @@ def repeated_lines(text: str) -> dict[str, list[int]]:
         for name, spot in arguments.spots(notebook.parse(text)).items()
     }
     return {name: numbers for name, numbers in lines.items() if len(numbers) > 1}
+
+
+def module_options(text: str, name: str) -> list[Option]:
+    """Return the values in the text of a module, without the defaults of arguments, which callers may override.
+
+    None if it is not Python.
+
+    Args:
+        text: Text of the module.
+        name: Name of its file.
+    """
+    options = settings_options(text, name)
+    spots = arguments.spots(notebook.parse(text)) if options else {}
+    return [option for option in options if not spots[option.name].is_default]
+
+
+def module_paths(text: str) -> list[tuple[int, str]]:
+    """Return the paths, without suffix, of the modules that a Python file may import; [] if it is not Python.
+
+    Each comes with the number of folders above which it is: 0 for a folder of `sys.path`, 1 for the file's own folder, as of
+    `from . import nets`.
+    """
+    paths: dict[tuple[int, str], None] = {}
+    try:
+        nodes = list(ast.walk(_parse(text, "")))
+    except SpecError:
+        return []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            paths |= {(0, alias.name.replace(".", "/")): None for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = (node.module or "").replace(".", "/")
+            names = [package, *(f"{package}/{alias.name}".lstrip("/") for alias in node.names)]
+            paths |= {(node.level, name): None for name in names if name}
+    return list(paths)
 
 
 def with_default(option: Option, text: str | None) -> Option:

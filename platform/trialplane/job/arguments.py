@@ -167,12 +167,14 @@ class Spot:
         index: Index in the list.
         others: Other positions at which the name has a number that is meant, too. `put` replaces it there as well.
         owner: Class, function, call, object or dict that has the name; "" for none.
+        is_default: Whether it is the default of a function's argument, which callers may override.
     """
 
     parent: Any
     index: int = 0
     others: tuple[Spot, ...] = ()
     owner: str = ""
+    is_default: bool = False
 
     @property
     def value(self) -> ast.expr | None:
@@ -209,11 +211,12 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
     defaults: dict[str, list[Spot]] = {}  # of arguments of functions; they count only for names without values
     longer_named: dict[str, list[Spot]] = {}  # by the longer name, OWNER.NAME
     for node, owner in _nodes_with_owners(tree):
-        spots_by_name = defaults if isinstance(node, ast.arguments) else values
+        is_default = isinstance(node, ast.arguments)
+        spots_by_name = defaults if is_default else values
         for name, spot in _values_in(node):
             is_constant = isinstance(spot.value, ast.Constant) and isinstance(spot.value.value, (int, float, str))
             if is_constant and name not in top_level:
-                spot = dataclasses.replace(spot, owner=owner)
+                spot = dataclasses.replace(spot, owner=owner, is_default=is_default)
                 spots_by_name.setdefault(name, []).append(spot)
                 longer_named.setdefault(f"{owner}.{name}", []).append(spot)
     unambiguous: dict[str, Spot] = {}

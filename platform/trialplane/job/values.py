@@ -132,6 +132,11 @@ def mlflow_name(name: str) -> str:
     return name.lstrip("+")
 
 
+def metric_name(text: str) -> str:
+    """Return the name of a metric in MLflow: with _ in place of characters that MLflow refuses."""
+    return re.sub(r"[^\w\-.:/ ]+", "_", text, flags=re.ASCII)
+
+
 def parameter_name(foreign_name: str, taken: Container[str]) -> str:
     """Return a valid name for a parameter that has another name in another tool.
 

@@ -46,6 +46,21 @@ def starts_study(call: script.Call) -> bool:
     return parsed_script.style is Style.STUDY and subcommand in ("", parsed_script.searching)
 
 
+def started_lines(text: str, shell_call: script.Call) -> list[str]:
+    """Return the Python commands of a shell script, as one types them in the working directory.
+
+    Args:
+        text: Text of the shell script.
+        shell_call: Its call in the command line.
+    """
+    commands = wrapper.python_commands(text, shell_call)
+    path = os.path.normpath(Path(shell_call.folder, shell_call.script))
+    started_here = wrapper.python_commands(text, dataclasses.replace(shell_call, script=path, folder="."))
+    calls = map(launcher.find_call, started_here)
+    is_for_here = any(call is not None and existing_call(call) for call in calls)  # and not for its own folder
+    return started_here if is_for_here else commands
+
+
 def started_commands(text: str, shell_call: script.Call, request: Request) -> list[str]:
     """Return the command that makes the job of each Python command of a shell script, with the options that the user typed.
 
@@ -54,10 +69,5 @@ def started_commands(text: str, shell_call: script.Call, request: Request) -> li
         shell_call: Its call in the command line.
         request: Options of the user.
     """
-    commands = wrapper.python_commands(text, shell_call)
-    path = os.path.normpath(Path(shell_call.folder, shell_call.script))
-    started_here = wrapper.python_commands(text, dataclasses.replace(shell_call, script=path, folder="."))
-    calls = map(launcher.find_call, started_here)
-    if any(call is not None and existing_call(call) for call in calls):  # it is for this folder, and not for its own
-        commands = started_here
-    return [" ".join(filter(None, (INIT, shlex.quote(command), request.typed))) for command in commands]
+    lines = started_lines(text, shell_call)
+    return [" ".join(filter(None, (INIT, shlex.quote(line), request.typed))) for line in lines]

@@ -388,6 +388,26 @@ def modules_of(folder: Path, names: Iterable[str]) -> dict[Path, tuple[str, Scri
     return _read_files(folder, [path for name in names for path in _module_files(folder, name)], {})
 
 
+def imported_files(file: Path, roots: Sequence[Path]) -> list[Path]:
+    """Return the files of the modules that a script imports from some folders, directly or indirectly; 200 at most.
+
+    Unlike `modules`, it follows relative imports, and takes of a package only what is imported.
+
+    Args:
+        file: Path of the script.
+        roots: Folders of `sys.path` that may have its modules.
+    """
+    files = [file]
+    for path in files:  # which grows
+        for level, name in script.module_paths(source(path)):
+            folders = [path.parents[level - 1]] if 0 < level <= len(path.parents) else roots
+            candidates = (folder / f"{name}{end}" for folder in folders for end in (".py", "/__init__.py"))
+            module_file = next(filter(Path.is_file, candidates), None)
+            if module_file is not None and module_file not in files and len(files) < _MOST_FILES:
+                files.append(module_file)
+    return files[1:]
+
+
 def module_text(file: Path, script_text: str | None = None) -> str:
     """Return the text of a script and of the modules that it imports, in which its parser may be.
 

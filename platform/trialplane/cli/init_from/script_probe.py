@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -161,7 +162,8 @@ def searches_only_constants(parsed_script: Script, requested: Collection[str], n
     is_alone = parsed_script.style in _RUN_ALONE and not any(option.required for option in parsed_script.options)
     other_options = () if parsed_script.style is Style.GLOBALS else parsed_script.options
     other_names = [*names_in_file, *(option.name for option in other_options)]
-    return is_alone and bool(requested) and set(requested) <= set(_constants(parsed_script, requested, other_names))
+    constants = {name.lower() for name in _constants(parsed_script, requested, other_names)}
+    return is_alone and bool(requested) and {name.lower() for name in requested} <= constants
 
 
 def as_globals(parsed_script: Script) -> Script:
@@ -196,7 +198,8 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     positions = _positions(called_script, declared, call, requested) | _attached_values(declared, call)
     command = launcher.with_names(launcher.with_positions(command, positions), _short_names(command, declared))
     known_names = {option.name for option in (*command.options, *declared.options)}
-    variables = [option for option in called_script.variables if option.name in set(requested) - known_names]
+    searched = {name.lower() for name in set(requested) - known_names}
+    variables = [option for option in called_script.variables if option.name.lower() in searched]
     command = launcher.with_variables(command, variables)
     in_command = _options_in_command(command, declared)
     command, in_file = _options_in_file(command, call, called_copy, called_script, declared, in_command, requested, appended)
@@ -270,7 +273,48 @@ def _options_in_file(
     if constants and not set(requested) & set(in_file):  # a trial can replace the values of one file only
         in_file = constants
         command = dataclasses.replace(command, config=called_copy.name)
+    known_names = [*in_command, *in_file, *_spellings(declared.options)]
+    # An unknown name may also be an argument of a script that did not start, or a key that Hydra lists nowhere.
+    lists_all = not (declared.failure or declared.overrides or declared.pairs or called_script.style is Style.HYDRA)
+    if lists_all and not set(map(_key, requested)) & set(map(_key, in_file)):
+        missing_names = [name for name in requested if not any(_means(name, known_name) for known_name in known_names)]
+        module, values = _module_constants(called_copy, call, missing_names)
+        if module:
+            in_file = values
+            command = dataclasses.replace(command, config=module)
     return command, in_file
+
+
+def _module_constants(copy: ScriptCopy, call: script.Call, names: Collection[str]) -> tuple[str, dict[str, Option]]:
+    """Return the path in the copy of a module that a script imports and that sets values of some names, and these values.
+
+    The path is "" if no module does, or if several do.
+
+    Args:
+        copy: Copy of the script.
+        call: Its call in the command.
+        names: The names.
+    """
+    folder = copy.folder / call.folder
+    typed_path = call.variables.get("PYTHONPATH", "").split(os.pathsep)
+    roots = [copy.path.parent, *(folder / entry for entry in filter(None, [".", *typed_path]))]
+    roots = list(dict.fromkeys(Path(os.path.normpath(root)) for root in roots))
+    values_by_file: dict[Path, dict[str, Option]] = {}
+    for file in script_folder.imported_files(copy.path, roots) if names else ():
+        options = script.module_options(script_folder.source(file), file.name)
+        if values := {option.name: option for option in options if any(_means(name, option.name) for name in names)}:
+            values_by_file[file] = values
+    if len(values_by_file) != 1:
+        return "", {}
+    [(file, values)] = values_by_file.items()
+    module = file.relative_to(copy.folder).as_posix()
+    output.note(f"{', '.join(values)}: a value in {module}, which {call.script} imports")
+    return module, values
+
+
+def _means(name: str, known_name: str) -> bool:
+    """Return whether a requested name may mean a known one, in another spelling or without the beginning of it."""
+    return _key(known_name) == _key(name) or _key(known_name).endswith(f".{_key(name)}")
 
 
 def _set_in_both(
@@ -474,9 +518,15 @@ def _constants(parsed_script: Script, requested: Collection[str], declared_names
         requested: Names of the parameters that the user wants to search.
         declared_names: Names of arguments. A value with the name of one is left out, as the argument sets it.
     """
-    spellings = {name.replace("-", "_") for name in declared_names}  # tyro takes learning_rate for learning-rate
-    options = (option for option in parsed_script.values if option.name.replace("-", "_") not in spellings)
-    return {option.name: option for option in options if option.name in requested}
+    spellings = set(map(_key, declared_names))
+    options = (option for option in parsed_script.values if _key(option.name) not in spellings)
+    requested_names = {name.lower() for name in requested}
+    return {option.name: option for option in options if option.name.lower() in requested_names}
+
+
+def _key(name: str) -> str:
+    """Return what all spellings of a name share: tyro takes learning_rate for learning-rate, users model for MODEL."""
+    return name.replace("-", "_").lower()
 
 
 def _spellings(options: Sequence[Option]) -> list[str]:
@@ -778,6 +828,7 @@ def refuse_unknown(
     declared: Declared,
     title: str,
     started_commands: Callable[[], Sequence[str]] = tuple,
+    typed: str = "",
 ) -> None:
     """Check that a script has the parameters that the user wants to search.
 
@@ -789,6 +840,7 @@ def refuse_unknown(
         title: Name of the script for messages.
         started_commands: Function that returns commands with which the user can make the job of a Python command that the
             script starts if it is a shell script.
+        typed: The user's command.
 
     Raises:
         InputError: The script lacks one. The message has similar names, or for Hydra the reason that Hydra gives.
@@ -819,7 +871,7 @@ def refuse_unknown(
     words, folder = ((), ".") if parsed_script.call is None else (parsed_script.call.arguments, parsed_script.call.folder)
     in_files = {name: file_and_key for name in unknown_names if (file_and_key := _key_in_files(name, copy.folder, words))}
     names_with_hints = _names_with_hints(unknown_names, known_names, in_files, declared.left_out)
-    remedy = _file_remedy(in_files, declared, folder)
+    remedy = _file_remedy(in_files, declared, folder) or _remedy_with_longer_names(typed, unknown_names, known_names)
     has_similar = any(errors.nearest(name, known_names).endswith("?") for name in unknown_names)
     if not remedy and not has_similar and (started_remedy := launcher.started_remedy(started_commands())):
         remedy = f"; for an option that it does not set, {started_remedy}"
@@ -843,7 +895,7 @@ def _names_with_hints(
     names_with_hints: list[str] = []
     for name in unknown_names:
         remark = next((text for text in left_out if text.startswith(f"{name} of ")), "")
-        longer_names = sorted(known_name for known_name in known_names if known_name.endswith(f".{name}"))
+        longer_names = _longer_names(name, known_names)
         similar = errors.nearest(name, known_names)  # if no name is similar, it is the list of all, which is printed once
         is_printed = any(similar in text for text in names_with_hints)
         if name in in_files:
@@ -860,6 +912,27 @@ def _names_with_hints(
         else:
             names_with_hints.append(f"{name}; {similar}")
     return names_with_hints
+
+
+def _longer_names(name: str, known_names: Collection[str]) -> list[str]:
+    """Return the known names that end with a name: `A.drop` and `B.drop` for `drop`."""
+    return sorted(known_name for known_name in known_names if known_name.endswith(f".{name}"))
+
+
+def _remedy_with_longer_names(typed: str, unknown_names: Sequence[str], known_names: Collection[str]) -> str:
+    """Return the clause with the user's command and longer names in place of unknown ones; "" if one of them has none."""
+    longer_names = {name: _longer_names(name, known_names) for name in unknown_names}
+    if not typed or not all(longer_names.values()):
+        return ""
+    words: list[str] = []
+    for word in shlex.split(typed):
+        name, _, range_text = word.partition("=")
+        if words[-1:] == ["--space"] and name in longer_names:
+            del words[-1]
+            words += [text for longer in longer_names[name] for text in ("--space", f"{longer}={range_text}")]
+        else:
+            words.append(word)
+    return f"; `{shlex.join(words)}` searches each of them: leave out those that you do not mean"
 
 
 def _override_error(names: Collection[str], copy: ScriptCopy) -> str | None:
@@ -922,20 +995,20 @@ def not_asked(declared: Declared) -> str:
 def declared_space(space: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
     """Return a space with the names of the script's arguments, and with ranges of floats for those that are floats.
 
-    The script may spell a name with dashes, as tyro writes learning-rate, or know it as another flag of the same option. A
-    value in its text or a file may have a longer or a shorter name. A name stays as it is if the script has it, or if it
-    could mean several arguments.
+    The script may spell a name with dashes, as tyro writes learning-rate, or in capitals, as environment variables are, or
+    know it as another flag of the same option. A value in its text or a file may have a longer or a shorter name. A name
+    stays as it is if the script has it, or if it could mean several arguments.
     """
     similar_names: dict[str, set[str]] = {}
     for option in declared.options:
         for spelling in _spellings([option]):
-            similar_names.setdefault(spelling.replace("-", "_"), set()).add(option.name)
+            similar_names.setdefault(_key(spelling), set()).add(option.name)
     names = {option.name for option in declared.options}
     floats = {option.name for option in declared.options if option.kind == "float" or isinstance(option.default, float)}
 
     def spelled(name: str) -> str:
         """Return the name of the argument that a name of the space means."""
-        candidates = similar_names.get(name.replace("-", "_"), set())
+        candidates = similar_names.get(_key(name), set())
         is_left_out = any(text.startswith(f"{name} of ") for text in declared.left_out)  # with the reason
         if not candidates and not is_left_out:
             # `lr` may mean `optim.lr` of a file, and `net.Model.hidden` may mean `Model.hidden` of the script's text.

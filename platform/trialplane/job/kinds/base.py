@@ -471,8 +471,8 @@ def name_problem(name: str) -> str:
     if len(name) > _LONGEST_NAME:
         return f"the name has {len(name)} characters, and MLflow keeps {_LONGEST_NAME} at most"
     if not _MLFLOW_NAME.fullmatch(name):
-        valid_name = re.sub(r"[^\w\-.:/ ]+", "_", name, flags=re.ASCII)
-        return f"{name!r} is not a valid MLflow name: use letters, digits, _ - . : / and spaces, as in {valid_name!r}"
+        remedy = f"use letters, digits, _ - . : / and spaces, as in {values.metric_name(name)!r}"
+        return f"{name!r} is not a valid MLflow name: {remedy}"
     # MLflow uses names as paths, and requires them to be normalized.
     if posixpath.normpath(name) != name or name == "." or name.startswith(("..", "/")):
         return f"{name!r} is not a valid MLflow name: it may not be empty, begin or end with /, or hold //, ./ or ../"
