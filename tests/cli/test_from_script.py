@@ -251,6 +251,13 @@ def test_the_steps_of_files_count(platform, written: Path, written_by: str) -> N
     assert made().pruner.options.get("min_resource", 1) == rung, result.output
 
 
+def test_an_objective_that_was_not_seen_is_read_where_the_others_were(platform, written: Path) -> None:
+    log = "open('log.csv', 'w').write('step,val_auc\\n1,0.5\\n2,0.6\\n')"
+    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + log)
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "test_auc:max")
+    assert [(source.source, source.path) for source in made().metrics or ()] == [("file", "log.csv")], result.output
+
+
 def test_a_metric_that_is_reported_once_is_not_pruned_on(platform, written: Path) -> None:
     """An epoch beside it, as in the summary of a Trainer, makes no series."""
     text = "print({'train_loss': '4.834', 'epoch': '1'})\n"

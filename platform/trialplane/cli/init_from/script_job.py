@@ -696,7 +696,8 @@ def _requested_objective(
     if not (exact or similar) and len({name for _, name in same_words}) == 1:
         source, name = same_words[0]
         return source, {**requested, "metric": name}, f"{requested['metric']} by another name"
-    likely_source = next((MetricSource("file", path=path) for path in job.metric_files), smoke.STDOUT)
+    only_source = next(iter(metrics_by_source), smoke.STDOUT) if len(metrics_by_source) == 1 else smoke.STDOUT
+    likely_source = next((MetricSource("file", path=path) for path in job.metric_files), only_source)
     if result is None:
         return likely_source, dict(requested), "the script was not run to see it"
     if not (exact or similar):
