@@ -82,7 +82,10 @@ class Table:
         names = dict(self._names_by_column)
         if not self._names.has_own_step:  # otherwise the job names the column of the step
             names.setdefault(_COUNTER, "step")
-        self._header = [names.get(key, column) for key, column in zip(keys, columns, strict=True)]
+        header = [names.get(key, column) for key, column in zip(keys, columns, strict=True)]
+        # Below a second line of groups, names occur twice: a metric is the first column of its name.
+        repeats = [header[: index + 1].count(name) for index, name in enumerate(header)]
+        self._header = [f"{name}_{count}" if count > 1 else name for name, count in zip(header, repeats, strict=True)]
         self._spans = spans
         self._counter = columns.index(_COUNTER) if _COUNTER in columns else None
         return True
