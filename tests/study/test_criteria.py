@@ -13,7 +13,6 @@ import subprocess
 import sys
 import sysconfig
 import urllib.parse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import pytest
 import yaml
 from tests.browser import Browser
 
+from trialplane.training import building
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths
 
@@ -48,12 +48,15 @@ class Shell:
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """A shell in which the study has been run."""
-    made = Shell(tmp_path_factory.mktemp("criteria") / "home")
-    out = made.type("submit", "hpo", "criteria", "--trials", "24", "--local", "--name", "main")
-    assert "24" in out
-    yield made
+def shell(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Shell:
+    """A shell in which the study has been run, once for all workers of the tests."""
+    base = tmp_path_factory.getbasetemp()
+    made = Shell((base if worker_id == "master" else base.parent) / "criteria" / "home")
+    with building.lock(made.home):
+        if not made.home.exists():
+            out = made.type("submit", "hpo", "criteria", "--trials", "24", "--local", "--name", "main")
+            assert "24" in out
+    return made
 
 
 @pytest.fixture(scope="module")
