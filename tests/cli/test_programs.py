@@ -957,6 +957,28 @@ def test_a_script_that_needs_the_variables_of_torchrun_is_started_by_it(platform
     assert made().command == ("python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "fit.py")
 
 
+def test_a_script_that_reads_its_repository_gets_a_link_to_it(platform, written: Path) -> None:
+    text = "import os\nlr = 0.1\nif not os.path.isdir('.git'):\n    raise OSError('not a git repository')\n"
+    text += "print('loss=%f' % lr)\n"
+    write(written, {"fit.py": text})
+    (written / ".git").mkdir()
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert list(made().links) == [".git"]
+
+
+def test_numbers_in_an_argument_that_is_json_are_parameters(platform, written: Path, monkeypatch) -> None:
+    text = "import json, sys\noptions = json.loads(sys.argv[2])\nprint('loss=%f' % (options['lr'] * options['depth']))\n"
+    write(written, {"fit.py": text})
+    monkeypatch.chdir(written)
+    command = """python fit.py --options '{"lr": 1e-3, "depth": 3, "name": "a"}'"""
+    result = platform("init", "--from", command, "--space", "lr=1e-4..1e-2:log", "--objective", "loss:min")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    job = made(".")
+    assert job.command[-1] == '{{"lr": {lr}, "depth": {depth}, "name": "a"}}'
+    assert set(job.search.parameters) == {"lr"} and job.params == {"depth": 3}
+
+
 def test_answers_to_prompts_are_piped(platform, written: Path) -> None:
     text = "lr = float(input('Rate: '))\nlayers = int(input('Layers [4]: ') or 4)\nname = input('Name: ')\n"
     text += "print(f'loss={lr * layers}')\n"

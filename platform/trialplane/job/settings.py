@@ -25,12 +25,13 @@ _PYTHON = ".py"
 _LINE_SUFFIXES = (".toml", ".ini", ".cfg", ".conf", ".gin")  # formats with sections in brackets and a value in a line
 SUFFIXES = (".yaml", ".yml", ".json", *_LINE_SUFFIXES, _PYTHON, *SHELLS)
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-# LR=0.1 at the beginning of a line, and --lr 0.1, --lr=0.1, -l 0.1, train.lr=0.1, SOLVER.LR 0.1 anywhere.
+# LR=0.1 at the beginning of a line, and --lr 0.1, --lr=0.1, -l 0.1, train.lr=0.1, SOLVER.LR 0.1, {"lr": 0.1} anywhere.
 _NUMBER_OF_NAME = re.compile(
     rf"""(?:^[ \t]*(?:export[ \t]+)?(?P<variable>[A-Za-z_]\w*)=["']?"""
     rf"""|(?<!\S)(?:--?(?P<flag>[A-Za-z][\w.-]*)[ \t=]+|(?P<key>[A-Za-z_][\w./]*)=|"""
-    rf"""(?P<dotted>[A-Za-z_]\w*(?:\.\w+)+)(?<!\.py)(?<!\.sh)[ \t]+))"""
-    rf"""(?P<value>{NUMBER})(?=["']?(?:[\s;]|$))""",
+    rf"""(?P<dotted>[A-Za-z_]\w*(?:\.\w+)+)(?<!\.py)(?<!\.sh)[ \t]+)"""
+    rf"""|\\?["'](?P<json>[A-Za-z_]\w*)\\?["']\s*:\s*)"""
+    rf"""(?P<value>{NUMBER})(?(json)(?=\s*[,}}])|(?=["']?(?:[\s;]|$)))""",
     re.MULTILINE,
 )
 _FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w.-]*)(?=[\s=]|$)")
@@ -103,13 +104,13 @@ def _as_yaml(text: str, name: str) -> str:
 def named_numbers(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the name and the position of each number in a command line or a shell script, except in comments.
 
-    The name is that of the option (`--lr 0.1`), the variable (`LR=0.1`) or the key (`train.lr=0.1`) before the number. A
-    name with several different numbers is left out, as no single value can replace them. One that has the same number
-    several times is yielded for each position.
+    The name is that of the option (`--lr 0.1`), the variable (`LR=0.1`) or the key (`train.lr=0.1`, `{"lr": 0.1}`) before
+    the number. A name with several different numbers is left out, as no single value can replace them. One that has the
+    same number several times is yielded for each position.
     """
     positions: dict[str, list[tuple[int, int]]] = {}
     for match in _NUMBER_OF_NAME.finditer(text):
-        name = match["variable"] or match["flag"] or match["key"] or match["dotted"]
+        name = match["variable"] or match["flag"] or match["key"] or match["dotted"] or match["json"]
         line_start = text[: match.start("value")].rpartition("\n")[2]
         if not line_start.lstrip().startswith("#"):
             positions.setdefault(name, []).append(match.span("value"))

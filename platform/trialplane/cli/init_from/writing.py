@@ -45,6 +45,9 @@ from trialplane.worker import shipping
 _WITH_SETTINGS = (Style.UNKNOWN, Style.GLOBALS, Style.ENVIRONMENT, Style.PARSED)
 # Variables that torchrun sets, in the failure of a script that lacks them.
 _RANK = re.compile(r"\b(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR)\b")
+_REPOSITORY = ".git"
+# In the failure of a script that reads the revision of its repository, of which a trial's copy is none.
+_NO_REPOSITORY = re.compile(r"not a git repository|InvalidGitRepositoryError|'git', 'rev-parse'")
 
 
 def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
@@ -354,7 +357,8 @@ def _run_smoke(
 ) -> tuple[ScriptJob, smoke.Smoke]:
     """Run a script once with its defaults, and print the metrics that it has.
 
-    A script that needs the variables of torchrun gets a command with torchrun, and runs again.
+    A script that needs the variables of torchrun gets a command with torchrun, and one that reads the revision of its Git
+    repository a link to it. Then it runs again.
 
     Args:
         origin: File from which the job is made.
@@ -365,7 +369,7 @@ def _run_smoke(
         request: Options of the user.
 
     Returns:
-        The job, perhaps with another command, and the result of the last run.
+        The job, perhaps with another command or another link, and the result of the last run.
     """
     title, job_folder = origin.short_title, importing.shell_path(copy.start.folder)
     limit = request.smoke_seconds or smoke.LONGEST
@@ -388,6 +392,14 @@ def _run_smoke(
         output.note(f"{title} needs the variables of torchrun ({result.failure}), which starts it then")
         torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", copy.name]
         job = dataclasses.replace(job, command=torchrun, arguments=job.arguments or arguments.FLAGS)
+        result = run(job)
+    repository = copy.start.folder / _REPOSITORY
+    if _NO_REPOSITORY.search(result.failure) and repository.is_dir():
+        output.note(
+            f"{title} reads the Git repository of its folder: trials get a link to {_REPOSITORY}, and must not commit"
+        )
+        shipping.add_links(folder, {_REPOSITORY: str(repository)})
+        job = dataclasses.replace(job, links=(*job.links, _REPOSITORY))
         result = run(job)
     if job.command and (logged := result.metrics.get(smoke.MLFLOW)):
         result = dataclasses.replace(
