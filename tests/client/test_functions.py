@@ -210,7 +210,7 @@ def test_every_reason_is_given_at_once_with_the_line(script):
 
 
 def test_a_module_beside_the_code_is_refused(script):
-    """A trial would not find it; plain values of it are not reason."""
+    """A trial would not find it; plain values of it are no reason."""
     beside = script("RATE = 3\ndef g(x):\n    return x\n")
     module = script(f"from {beside.__name__} import g, RATE\nimport yaml\ndef f(x):\n    return yaml, g(x) * RATE\n")
     with pytest.raises(SpecError, match=f"uses g of {beside.__name__}, a module beside your code") as refused:

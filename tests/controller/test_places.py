@@ -205,7 +205,7 @@ def test_in_a_cluster_drained_pods_are_not_the_end() -> None:
     assert failures.pause == 0.0
     assert not failures.record_failure(700.0)
     assert failures.pause == 1.0
-    assert not failures.record_failure(1300.0), "two are not row"
+    assert not failures.record_failure(1300.0), "two are not three in a row"
     assert failures.record_failure(1301.0)
 
 

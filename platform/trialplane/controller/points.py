@@ -40,7 +40,7 @@ def contains(distribution: distributions.BaseDistribution, value: Any) -> bool:
     """Return whether a distribution contains a value in Optuna's form."""
     try:
         return bool(distribution._contains(distribution.to_internal_repr(value)))
-    except (ValueError, TypeError):  # it is not a choice of a categorical distribution, or no number
+    except (ValueError, TypeError):  # it is not a choice of a categorical distribution, or not a number
         return False
 
 

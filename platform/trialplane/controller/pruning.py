@@ -71,9 +71,7 @@ class Pruning:
             step: Epoch or optimizer step. If a step is reported twice, the first report counts.
             metrics: Values of the report, by name.
         """
-        if (
-            not self._job.watched_metric
-        ):  # trials are not compared; this saves time, as Optuna copies all reports at each one
+        if not self._job.watched_metric:  # trials are not compared, and Optuna copies all reports at each one
             return False
         watched = self._watched.metric
         if watched not in metrics:

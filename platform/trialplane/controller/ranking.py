@@ -68,7 +68,7 @@ def estimate_noise(rungs: Sequence[Mapping[int, float]]) -> float:
 def _last_returns(signs: Sequence[np.ndarray]) -> np.ndarray:
     """Return, for each pair of trials, the last rung at which it returned to an earlier order.
 
-    A pair returns if it has an order again after the opposite order. Equal losses are not order.
+    A pair returns if it has an order again after the opposite order. Equal losses are not an order.
 
     Args:
         signs: For each rung, the sign of the difference of losses of each pair: 1, -1, or 0 if they are equal.

@@ -156,7 +156,7 @@ def lacks_tables(environ: Mapping[str, str]) -> bool:
 
 
 def wait_for_tables(environ: Mapping[str, str]) -> None:
-    """Wait for the exporter to create MLflow's tables, `_PATIENCE` seconds at most.
+    """Wait for the exporter to create MLflow's tables. After `_PATIENCE` seconds, choose the trial's local store instead.
 
     The MLflow of a program that a trial starts would create them too. If two processes do so at once, one of them fails, and
     the program's would store the artifacts of all runs in its own folder.
@@ -164,6 +164,11 @@ def wait_for_tables(environ: Mapping[str, str]) -> None:
     deadline = time.monotonic() + _PATIENCE
     while lacks_tables(environ) and time.monotonic() < deadline:
         time.sleep(_PAUSE)
+    if lacks_tables(environ) and _trial is not None and _trial.store is not None:
+        reason = f"it has no tables after {_PATIENCE:.0f} s"
+        sys.stderr.write(f"trialplane: MLflow does not answer ({reason}): this trial logs to {_trial.store}\n")
+        _trial.store.parent.mkdir(parents=True, exist_ok=True)
+        os.environ.update(env.mlflow_store_variables(_trial.store))
 
 
 def find_run(client: Any, experiment: str, tags: Mapping[str, str]) -> str:

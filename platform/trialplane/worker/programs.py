@@ -255,7 +255,11 @@ class Command:
 
 def _names_mlflow(code: Path) -> bool:
     """Return whether a Python file of the job's code has the word mlflow."""
-    return any(b"mlflow" in file.read_bytes() for file in code.rglob("*.py") if file.is_file())
+    for file in code.rglob("*.py"):
+        with contextlib.suppress(OSError):  # of a link to a file that this user may not read, for example
+            if b"mlflow" in file.read_bytes():
+                return True
+    return False
 
 
 def _check_accepted(name: str) -> None:

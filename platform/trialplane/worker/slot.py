@@ -201,10 +201,10 @@ class Slot:
     def _request_process(self, number: int) -> socket.socket:
         """Request the process of an attempt from the template, and return the slot's end of its channel."""
         assert self._control is not None
-        slot_end, trial_end = socket.socketpair()
-        with trial_end, contextlib.suppress(OSError):  # the template has just died; the first event reports that
+        slot_end, process_end = socket.socketpair()
+        with process_end, contextlib.suppress(OSError):  # the template has just died; the first event reports that
             start = messages.encode(messages.StartTrial(number))
-            socket.send_fds(self._control, [start], [trial_end.fileno()])
+            socket.send_fds(self._control, [start], [process_end.fileno()])
         return slot_end
 
     def _metrics_reader(self, request: records.TrialRequest, log_file: Path, workdir: Path) -> Reader | None:

@@ -241,7 +241,7 @@ def test_a_metric_is_the_first_column_of_its_name() -> None:
     """The table of DEAP has a line of groups above the names, here fitness and size."""
     parse = lines.LineParser((), Names(("min",))).parse
     assert not parse("gen\tavg\tmin\tavg\tmin").metrics
-    assert parse("40\t0.12\t5e-33\t16.4\t1").metrics == {"gen": 40.0, "avg": 0.12, "min": 5e-33, "avg_2": 16.4, "min_2": 1.0}
+    assert parse("40\t0.12\t5e-33\t16.4\t1").metrics == {"gen": 40.0, "avg": 0.12, "min": 5e-33}
 
 
 def test_the_columns_of_a_table_are_metrics_by_its_header() -> None:

@@ -83,9 +83,8 @@ class Table:
         if not self._names.has_own_step:  # otherwise the job names the column of the step
             names.setdefault(_COUNTER, "step")
         header = [names.get(key, column) for key, column in zip(keys, columns, strict=True)]
-        # Below a second line of groups, names occur twice: a metric is the first column of its name.
-        repeats = [header[: index + 1].count(name) for index, name in enumerate(header)]
-        self._header = [f"{name}_{count}" if count > 1 else name for name, count in zip(header, repeats, strict=True)]
+        # Below a line with groups of columns, names occur twice: a metric is the first column of its name.
+        self._header = ["" if name in header[:index] else name for index, name in enumerate(header)]
         self._spans = spans
         self._counter = columns.index(_COUNTER) if _COUNTER in columns else None
         return True
