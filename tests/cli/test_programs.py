@@ -979,6 +979,18 @@ def test_numbers_in_an_argument_that_is_json_are_parameters(platform, written: P
     assert set(job.search.parameters) == {"lr"} and job.params == {"depth": 3}
 
 
+def test_a_value_without_a_name_can_be_searched_once_it_has_one(platform, written: Path) -> None:
+    head = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=0.1)\n"
+    text = "lr = p.parse_args().lr\nprint('loss=%f' % (lr * len(range(23))))\n"
+    words = ("init", "--from", str(written / "fit.py"), "--space", "lr=0.01..0.2:log", "--space", "passes=5..23")
+    write(written, {"fit.py": head + text})
+    result = platform(*words)
+    assert result.exit_code == 2 and "set `passes = VALUE` at its top and use passes there" in result.stderr, result.output
+    write(written, {"fit.py": "passes = 23\n" + head + text.replace("23", "passes")})
+    result = platform(*words)
+    assert result.exit_code == 0 and set(made().search.parameters) == {"lr", "passes"}, result.output
+
+
 def test_answers_to_prompts_are_piped(platform, written: Path) -> None:
     text = "lr = float(input('Rate: '))\nlayers = int(input('Layers [4]: ') or 4)\nname = input('Name: ')\n"
     text += "print(f'loss={lr * layers}')\n"
