@@ -86,10 +86,10 @@ def _history_mapper(target: Target, run: str, old_job: Job, plan: Plan, job: Stu
         job: Its job.
     """
     has_same_code = target.submission(run).get("identity") == plan.pack.identity
-    # `avoid_oom` needs the same GPUs and packages, too.
-    has_same_machine = (old_job.cluster, old_job.requirements) == (job.cluster, job.requirements)
     job_digest = earlier.training_digest(old_job.model_copy(update={"seed": job.seed}))
-    trains_alike = has_same_code and has_same_machine and job_digest == earlier.training_digest(job)
+    has_same_digest = job_digest == earlier.training_digest(job)
+    # `avoid_oom` needs the same GPUs and packages, too.
+    trains_alike = has_same_code and has_same_digest and earlier.has_same_machine(old_job, job)
     out_of_memory = _out_of_memory(target, run) if job.avoid_oom else ()
     return earlier.HistoryMapper(run, old_job, job, rows.newest_attempts(target.rows(run)), out_of_memory, trains_alike)
 

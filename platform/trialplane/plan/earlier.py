@@ -55,7 +55,8 @@ IGNORED_FIELDS = frozenset(
 
 # Fields by which a study chooses its trials. An earlier run that has the same ones is followed rather than another.
 _DECIDING_FIELDS = ("sampler", "space", "enqueue", "history", "duplicates", "constraints", "objectives")
-# Failures that the same code has again with the same parameters, data and seed. Others may come from the machine.
+# Failures that the same code has again with the same parameters, data, seed, image, packages and kind of machine. Others may
+# come from a single machine.
 _OWN_FAULTS = (FailureClass.ERROR, FailureClass.OOM, FailureClass.INVALID)
 
 
@@ -63,6 +64,11 @@ def training_digest(job: Job) -> str:
     """Return a digest of all fields of a job that affect the result of a trial with given parameters, and of its seed."""
     fields = job.model_dump(mode="json", exclude=set(IGNORED_FIELDS))
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def has_same_machine(old: Job, new: Job) -> bool:
+    """Return whether two jobs have the same image, kind of machine and packages, so that equal trials fail alike."""
+    return (old.cluster, old.requirements, old.install) == (new.cluster, new.requirements, new.install)
 
 
 def refusal(old: Job, new: Job) -> str:
@@ -287,6 +293,7 @@ def followable_run(
         return FollowableRun(run, decides_alike)
     all_attempts = list(attempts)
     has_success = any(outcome is not None and outcome.failure is None for _, outcome in all_attempts)
+    repeats_failures = has_success and has_same_machine(job, new)
     failed = {request.number for request, outcome in all_attempts if outcome is not None and outcome.failure is not None}
     retried = failed.intersection(request.retry_of for request, _ in all_attempts if request.retry_of is not None)
     selected: list[EarlierAttempt] = []
@@ -295,7 +302,7 @@ def followable_run(
     for request, outcome in all_attempts:
         params = {**job.params, **request.params}
         ended += [positions[number] for number in request.ended_before if number not in retried]
-        repeated = _repeatable(outcome, params, new, repeats_failures=has_success)
+        repeated = _repeatable(outcome, params, new, repeats_failures=repeats_failures)
         if request.retry_of in retried:
             position = positions[request.retry_of]
             selected[position] = dataclasses.replace(selected[position], outcome=repeated)
