@@ -22,6 +22,7 @@ from trialplane.pages import comparison, content, page
 from trialplane.pages.content import RunRecord
 from trialplane.wire import rows
 from trialplane.wire.costs import Prices
+from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -399,14 +400,22 @@ def hostile(recorded: RunRecord) -> RunRecord:
     ]
     reports = [dataclasses.replace(report, metrics={**report.metrics, studies.HOSTILE: 1.0}) for report in recorded.reports]
     status = dataclasses.replace(recorded.status, reason=studies.HOSTILE, warnings=(studies.HOSTILE,))
+    if isinstance(progress := status.progress, CollectionProgress):
+        workers = tuple(dataclasses.replace(worker, node=studies.HOSTILE) for worker in progress.workers)
+        status = dataclasses.replace(status, progress=dataclasses.replace(progress, workers=workers))
     return dataclasses.replace(recorded, attempts=rows, reports=reports, status=status)
 
 
 MARKUP = "document.querySelectorAll('img, a:not(nav a):not(.modebar-btn)').length"
 
 
-def test_what_a_run_says_is_text_and_nothing_runs(opened: Opened) -> None:
-    shown = opened(hostile(studies.study(60)))
+@pytest.mark.parametrize(
+    "recorded",
+    [studies.study(60), studies.population(6), studies.promoted(16), studies.training(3, steps=200), studies.collection(3)],
+    ids=["study", "population", "promotion", "training", "collection"],
+)
+def test_what_a_run_says_is_text_and_nothing_runs(opened: Opened, recorded: RunRecord) -> None:
+    shown = opened(hostile(recorded))
     drawn(shown)
     shown.page.locator("#trials .rows .row").first.click()
     assert studies.HOSTILE in shown.read("document.querySelector('#trials .details').textContent")
