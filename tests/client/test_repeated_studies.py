@@ -187,6 +187,8 @@ def epochs(runs: Runs) -> None:
 )
 def test_a_repeated_study_trains_no_step(runs: Runs, pruner: Any, sampler: str) -> None:
     assert len(Work(study(runs, "first", pruner, sampler=sampler), 1, fails=5).trained) > 24
+    texts = prepared(runs, "second", **REPEATED, pruner=pruner, sampler=sampler).warnings
+    assert not any("unfinished" in text for text in texts), texts
     assert not Work(study(runs, "second", pruner, sampler=sampler, reuse=True), 2).trained
     assert history(runs, "second") == history(runs, "first")
     assert not Work(study(runs, "third", pruner, sampler=sampler, reuse=True), 3).trained, "a repetition can be repeated"
@@ -230,6 +232,8 @@ def test_failures_by_a_trials_own_fault_are_repeated(runs: Runs, pruner: Any) ->
     """TPE has learned from them, so it would draw others if they were still being trained."""
     fields = {"pruner": pruner, "sampler": {"name": "tpe", "n_startup_trials": 3}}
     Work(study(runs, "first", **fields), 1, broken=OWN_FAULTS)
+    texts = prepared(runs, "second", **REPEATED, **fields).warnings
+    assert not any("unfinished" in text for text in texts), texts
     second = study(runs, "second", reuse=True, **fields)
     assert not Work(second, 2).trained
     assert history(runs, "second") == history(runs, "first")
@@ -253,6 +257,8 @@ def test_failures_that_may_come_from_the_machine_are_trained_again(runs: Runs) -
     broken = {2: FailureClass.TIMEOUT, 5: FailureClass.CRASHED, 9: FailureClass.LOST, 12: FailureClass.ERROR}
     fields = {"retries": {"crashed": 0, "lost": 0}}
     Work(study(runs, "first", "none", **fields), 1, broken=broken)
+    text = "reuse: 3 unfinished trials of first cannot be continued, because no checkpoint is left or recorded"
+    assert text in prepared(runs, "second", **{**REPEATED, **fields, "pruner": "none"}).warnings
     trained = Work(study(runs, "second", "none", reuse=True, **fields), 2).trained
     assert {trial for trial, _ in trained} == {2, 5, 9}
     states = {row.trial: row.state for row in runs.target.rows("second")}

@@ -166,9 +166,10 @@ class _ReuseSearch:
         self._results += earlier.results(run, old_job, rows.newest_attempts(self._target.rows(run)), self._job)
         attempts, is_active = self._target.attempts(run, 0)
         pairs = [(attempt.request, attempt.outcome) for attempt in attempts]
+        followable = earlier.followable_run(run, old_job, pairs, self._job)
+        self._followable_runs.append(followable)
         if self._job.population is None:  # its members continue from checkpoints of others
-            self._beginnings += _beginnings(self._target, run, old_job, pairs, is_active, self._job, self._notes)
-        self._followable_runs.append(earlier.followable_run(run, old_job, pairs, self._job))
+            self._beginnings += _beginnings(self._target, followable, old_job, pairs, is_active, self._job, self._notes)
 
     def reusable(self) -> Earlier:
         """Return what the new run takes over from the added runs, and add notes for the user.
@@ -181,7 +182,7 @@ class _ReuseSearch:
         self._notes.append(
             f"reuse: {errors.counted(len(self._results), 'result')} of earlier runs with the same code, data and seed"
         )
-        has_any = self._results or self._beginnings or any(run.answered for run in self._followable_runs)
+        has_any = self._results or self._beginnings or any(run.answered_count for run in self._followable_runs)
         followed = self._followed() if has_any else ()
         if not self._results and not self._beginnings and not followed:
             if note := _difference_note(self._target, self._plan):
@@ -221,7 +222,9 @@ class _ReuseSearch:
         most such ends.
         """
         chosen = max(
-            self._followable_runs, key=lambda run: (run.decides_alike and run.answered > 0, run.answered), default=None
+            self._followable_runs,
+            key=lambda run: (run.decides_alike and run.answered_count > 0, run.answered_count),
+            default=None,
         )
         if chosen is None or not chosen.attempts:
             return ()
@@ -289,7 +292,7 @@ def _affects_results(difference: str) -> bool:
 
 def _beginnings(
     target: Target,
-    run: str,
+    followable: FollowableRun,
     old_job: Job,
     attempts: Iterable[tuple[TrialRequest, TrialOutcome | None]],
     is_active: bool,
@@ -300,14 +303,15 @@ def _beginnings(
 
     Args:
         target: Target of both runs.
-        run: Name of the earlier run.
-        old_job: Its job.
+        followable: Attempts of the earlier run that the new one may follow.
+        old_job: Job of the earlier run.
         attempts: Its attempts.
         is_active: Whether its controller works.
         job: Job of the new run.
         notes: List to which this adds notes for the user.
     """
-    beginnings, lacking_count = earlier.beginnings(run, old_job, attempts, job, int(_counts_from_0(target, run)))
+    run, offset = followable.run, int(_counts_from_0(target, followable.run))
+    beginnings, lacking_count = earlier.beginnings(run, old_job, attempts, job, offset, followable.answered)
     if lacking_count:
         trials = errors.counted(lacking_count, "unfinished trial")
         notes.append(f"reuse: {trials} of {run} cannot be continued, because no checkpoint is left or recorded")

@@ -210,7 +210,12 @@ def results(run: str, job: Job, rows: Iterable[TrialRow], new: Job) -> Iterator[
 
 
 def beginnings(
-    run: str, job: Job, attempts: Iterable[tuple[TrialRequest, TrialOutcome | None]], new: Study, offset: int
+    run: str,
+    job: Job,
+    attempts: Iterable[tuple[TrialRequest, TrialOutcome | None]],
+    new: Study,
+    offset: int,
+    answered: Collection[int],
 ) -> tuple[list[Beginning], int]:
     """Return the checkpoints of an earlier run from which trials of a new run can start.
 
@@ -223,9 +228,10 @@ def beginnings(
         attempts: Its attempts, with only the sampled parameters, in the order of their numbers.
         new: Job of the new run.
         offset: 1 if the code counts its steps from 0, otherwise 0.
+        answered: Numbers of the attempts whose ends the new run may take over.
 
     Returns:
-        The checkpoints, and the number of other trials that could be continued but have none, or none in the ledger, as
+        The checkpoints, and the number of other trials that must be continued but have none, or none in the ledger, as
         after a loss.
     """
     newest = {request.trial: (request, outcome) for request, outcome in attempts}
@@ -242,7 +248,7 @@ def beginnings(
         if not _has_fixed_params(params, new) or (row.state is TrialState.COMPLETE and not is_shorter):
             continue
         if outcome is None or outcome.checkpoints is None or row.trial not in trials_with_checkpoints:
-            lacking_count += 1
+            lacking_count += request.number not in answered
             continue
         digest = outcome.checkpoints.digest
         selected.append(
@@ -268,9 +274,14 @@ class FollowableRun:
     positions: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     @property
-    def answered(self) -> int:
-        """The number of attempts that need no training."""
+    def answered_count(self) -> int:
+        """The number of attempts that need no training; an attempt and its retries count as one."""
         return sum(attempt.outcome is not None for attempt in self.attempts)
+
+    @property
+    def answered(self) -> Collection[int]:
+        """The numbers of the attempts that need no training, also of the failed ones of which they are retries."""
+        return {number for number, position in self.positions.items() if self.attempts[position].outcome is not None}
 
 
 def followable_run(
