@@ -14,8 +14,6 @@ import pytest
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # No GPU is needed: WebGL is drawn by the processor. Tests run as root in containers, where Chromium has no sandbox.
 FLAGS = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist")
-# All but WebGL is drawn without the emulated GPU, which takes a tenth less of the processor's time.
-_LEAN = ("--disable-gpu-rasterization", "--disable-gpu-compositing")
 # Keeps the canvases that were given a WebGL context; asking a canvas for it would make one.
 _COUNTING = """
     const get = HTMLCanvasElement.prototype.getContext;
@@ -106,7 +104,7 @@ def browser(flags: Sequence[str] = FLAGS) -> Iterator[Any]:
         pytest.skip("there is no Chromium; apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=PROGRAM, args=[*flags, *_LEAN], timeout=PATIENCE)
+        chromium = started.chromium.launch(executable_path=PROGRAM, args=list(flags), timeout=PATIENCE)
 
         def opened(target: Path | str, **options: Any) -> Page:
             page = Page(chromium.new_page(**{"viewport": {"width": 1280, "height": 900}, **options}))

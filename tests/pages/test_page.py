@@ -5,6 +5,7 @@ Not checked here: how it looks, and how fast it is (`python -m tests.benchmarks 
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import itertools
 import math
@@ -280,7 +281,7 @@ def test_several_objectives_and_constraints_have_sections(opened: Opened) -> Non
     recorded = studies.study(
         80,
         objectives=[{"metric": "loss", "direction": "minimize"}, {"metric": "accuracy", "direction": "maximize"}],
-        constraints=[{"metric": "memory", "max": 9}],
+        constraints=[{"metric": "memory", "max": 6}, {"metric": "accuracy", "min": 0.5}],
         metrics=lambda params, value: {
             "loss": value, "accuracy": 1 - value - 0.1 * chance.random(), "memory": params["layers"] * chance.random()
         },
@@ -293,6 +294,16 @@ def test_several_objectives_and_constraints_have_sections(opened: Opened) -> Non
         "Object.fromEntries([...document.querySelector('#pareto .js-plotly-plot').data].map(t => [t.name, t.marker.symbol]))"
     )
     assert shown.read(script)["infeasible"] == "x-thin-open"
+    complete = [row.metrics for row in recorded.attempts if row.state is TrialState.COMPLETE]
+    kept = [sum(metrics["memory"] <= 6 for metrics in complete), sum(metrics["accuracy"] >= 0.5 for metrics in complete)]
+    assert all(0 < count < len(complete) for count in kept)
+    shown.show("constraints")
+    assert shown.read("[...document.querySelectorAll('#constraints p')].map(p => p.textContent)") == [
+        f"memory must be at most 6: {kept[0]} of {len(complete)} complete trials are.",
+        f"accuracy must be at least 0.5: {kept[1]} of {len(complete)} complete trials are.",
+    ]
+    charts = "[...document.querySelectorAll('#constraints .js-plotly-plot')].map(chart => chart.data.map(t => t.x.length))"
+    assert shown.read(charts) == [[count, len(complete) - count] for count in kept]
 
 
 # The charts without a mark. A canvas has one if it has a pixel that is not transparent.
@@ -492,8 +503,13 @@ def test_the_table_sorts_filters_and_is_usable_by_keyboard(opened: Opened) -> No
     assert "platform logs study-200" in shown.text("#trials .details")
     with shown.page.expect_download() as saved:
         shown.page.get_by_role("button", name="Download CSV").click()
-    lines = Path(saved.value.path()).read_text().splitlines()
-    assert (len(lines), lines[0].split(",")[:2]) == (201, ["trial", "state"])
+    with Path(saved.value.path()).open(newline="") as file:
+        saved_rows = {int(row["trial"]): row for row in csv.DictReader(file)}
+    assert len(saved_rows) == 200
+    for row in rows:
+        saved_row = saved_rows[row.trial]
+        assert (saved_row["state"], saved_row["optimizer"]) == (row.state.value, row.params["optimizer"])
+        assert float(saved_row["lr"]) == pytest.approx(row.params["lr"], rel=1e-6)
 
 
 def test_tab_reaches_every_control(opened: Opened) -> None:
