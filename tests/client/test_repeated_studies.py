@@ -6,6 +6,7 @@ reused by other studies (test_earlier_runs.py), and a real run (tests/study/test
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import types
 from collections.abc import Mapping
@@ -347,6 +348,51 @@ def test_more_trials_than_before(runs: Runs) -> None:
     states = [row.state for row in rows.newest_attempts(runs.target.rows("second"))]
     assert len(states) == 48
     assert set(states) == {TrialState.COMPLETE, TrialState.PRUNED}
+
+
+@pytest.mark.parametrize("has_failed", [False, True], ids=["first attempt", "retry"])
+@pytest.mark.parametrize(
+    ("is_left", "reason"),
+    [
+        (True, "because the checkpoint of trial {} of first is at or beyond the next rung, 4"),
+        (False, "because first has no checkpoint of trial {} any more"),
+    ],
+    ids=["beyond", "gone"],
+)
+def test_a_paused_trial_that_is_trained_from_step_0_says_why(
+    runs: Runs, is_left: bool, reason: str, has_failed: bool
+) -> None:
+    """The search decides otherwise before the start by which the earlier run had promoted the trial to the rung at 4."""
+    Work(study(runs, "first"), 1, most=44, stops=True)
+    second = study(runs, "second", reuse=True)
+    content = earlier.read(second.code)
+    trial = next(beginning.trial for beginning in content.beginnings if beginning.step > 4)
+    starts = [(attempt.trial, attempt.rung) for attempt in content.followed]
+    beginnings = content.beginnings if is_left else ()
+    content = dataclasses.replace(content, followed=content.followed[: starts.index((trial, 4))], beginnings=beginnings)
+    (second.code / earlier.FILE).write_bytes(content.pack())
+    with Ledger(f"sqlite:///{second.ledger}", folder.load_job(second), "second", second.code, second.lock) as ledger:
+
+        def next_attempt() -> TrialRequest:
+            """The next attempt at the trial, of those that are trained. Others are paused."""
+            while True:
+                request = ledger.ask()
+                is_answered = request is not None and ledger.answer(request)
+                for _, outcome in ledger.take_answers(is_stuck=request is None):
+                    ledger.tell(outcome)
+                if request is None or is_answered:
+                    continue
+                if request.trial == trial:
+                    return request
+                ledger.tell(TrialOutcome(request.number, TrialState.PAUSED, metrics={"loss": 9.0}))
+
+        request = next_attempt()
+        if has_failed:
+            ledger.tell(TrialOutcome(request.number, TrialState.FAILED, failure=FailureClass.LOST))
+            request = next_attempt()
+        assert request.start is None and request.segment is not None and request.segment.rung == 4
+        ended = ledger.tell(TrialOutcome(request.number, TrialState.PAUSED, metrics={"loss": 0.0}))
+        assert ended is not None and ended.message == f"trained from step 0, {reason.format(trial)}"
 
 
 def test_another_pruner_repeats_no_decision(runs: Runs) -> None:

@@ -719,12 +719,8 @@ class Ledger:
         beginning, start = self._beginning(request), request.start
         message = outcome.message
         if beginning is None or start is None or start.step < 0:
-            previous = self._previous_outcome(request)
-            has_continued = request.segment is not None and request.segment.done > 0 and not outcome.answered_by
-            if beginning is None and has_continued and previous is not None and previous.answered_by:
-                run, _, trial = previous.answered_by.rpartition(":")
-                text = f"trained from step 0, because {run} has no checkpoint of trial {trial} any more"
-                message = message if outcome.failure else "; ".join(filter(None, (message, text)))
+            if outcome.failure is None and not outcome.answered_by:
+                message = "; ".join(filter(None, (message, self._reason_to_begin_anew(request))))
             return dataclasses.replace(outcome, begun_from="", spared_steps=0, message=message)
         if outcome.failure is None:  # the messages of failures are compared, so they stay as they are
             text = f"continued from step {start.step} of trial {start.trial} of {request.resume}"
@@ -734,6 +730,27 @@ class Ledger:
             begun_from=f"{request.resume}:{start.trial}",
             spared_steps=start.step + beginning.offset,
             message=message,
+        )
+
+    def _reason_to_begin_anew(self, request: TrialRequest) -> str:
+        """Return why an attempt at a trial whose pause an earlier run has answered starts at step 0; "" if it does not."""
+        number = request.retry_of
+        while number is not None:  # skips the failed attempts that it repeats
+            previous, outcome = self._attempts[number]
+            if outcome is not None and outcome.state is TrialState.PAUSED:
+                break
+            number = previous.retry_of
+        else:
+            return ""
+        if request.segment is None or not outcome.answered_by or self._beginning(request) is not None:
+            return ""
+        beginning = self._beginnings.get(self._beginning_key(request.params, request.seed))
+        if beginning is None:
+            run, _, trial = outcome.answered_by.rpartition(":")
+            return f"trained from step 0, because {run} has no checkpoint of trial {trial} any more"
+        return (
+            f"trained from step 0, because the checkpoint of trial {beginning.trial} of {beginning.run} is at or beyond the "
+            f"next rung, {request.segment.rung}"
         )
 
     @property
