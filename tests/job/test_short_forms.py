@@ -11,6 +11,7 @@ from tests.job.conftest import GOOD
 from trialplane import errors
 from trialplane.job import kinds, load, short_forms
 from trialplane.job.load import Flag
+from trialplane.worker.metrics import names
 
 
 @pytest.mark.parametrize(
@@ -75,8 +76,22 @@ def test_objectives(text: str, direction: str) -> None:
     assert short_forms.objective(text, "") == {"metric": text.rpartition(":")[0], "direction": direction}
 
 
-def test_the_metric_of_an_objective_is_spelled_as_that_of_a_printed_one() -> None:
-    assert short_forms.objective("valid_NDCG@10:max", "")["metric"] == "valid_NDCG_10"
+@pytest.mark.parametrize("metric", ["valid_NDCG@10", "mAP@[.5:.95]", "acc@@5", "Précision", "val:loss", "a//b"])
+def test_the_objective_of_a_program_is_named_as_its_printed_metric(tmp_path: Path, metric: str) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint('loss=1', sys.argv)\n")
+    (tmp_path / "job.yaml").write_text("kind: hpo\nscript: train.py\nspace: {lr: {type: float, low: 0.1, high: 1}}\n")
+    flags = {"objectives": Flag([short_forms.objective(f"{metric}:max", "")], f"--objective {metric}:max")}
+    job = load.load_job(tmp_path, overrides=flags)
+    assert isinstance(job, kinds.Study)
+    [objective] = job.objectives
+    assert names.Names([objective.metric]).lookup(metric).metric == objective.metric
+
+
+def test_a_metric_that_a_function_returns_is_not_renamed(tmp_path: Path) -> None:
+    flags = {"objectives": Flag([short_forms.objective("NDCG@10:max", "")], "--objective NDCG@10:max")}
+    (tmp_path / "job.yaml").write_text(GOOD)
+    with pytest.raises(errors.SpecError, match=r"'NDCG@10' is not a valid MLflow name.*'NDCG_10'"):
+        load.load_job(tmp_path, overrides=flags)
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,8 @@ def init_command(
             raise click.UsageError("--from makes a study; drop --kind")
         space = dict(short_forms.parameter(text, "--space") for text in spaces)
         objective_fields = None if objective is None else short_forms.objective(objective, "--objective")
+        if objective_fields is not None:
+            objective_fields["metric"] = base.program_metric(objective_fields["metric"])
         words = [word for text in spaces for word in ("--space", text)]
         words += [] if objective is None else ["--objective", objective]
         if name is not None:

@@ -21,6 +21,7 @@ from trialplane.job import document, draft, entrypoint, fixed_params, requiremen
 from trialplane.job.document import Document
 from trialplane.job.draft import Draft, Origin
 from trialplane.job.kinds import CLASSES, Job, training
+from trialplane.job.kinds.base import program_metric
 
 FILE = "job.yaml"
 FOLDER = "jobs"
@@ -259,6 +260,8 @@ def _apply_overrides(
         is_space_flag = flag.source.startswith("--space ")
         if is_space_flag and _is_float(str(field_path[1]), without_overrides.data, commented_params):
             new_value = short_forms.with_float_range(new_value)  # `--space lr=0..1` has whole numbers, and lr is a float
+        if flag.source.startswith("--objective ") and job_draft.data.keys() & {"script", "command"}:
+            new_value = [{**objective, "metric": program_metric(objective["metric"])} for objective in new_value]
         job_draft.set(field_path, new_value, Origin(flag.source))
         overridden[flag.source] = (field_path, new_value)
     for name, amount in training.scaled_resources(without_overrides.data, job_draft.data).items():

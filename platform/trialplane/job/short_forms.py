@@ -136,8 +136,7 @@ def objective(text: str, source: str) -> dict[str, str]:
     """Return the fields of an objective in its short form.
 
     Args:
-        text: METRIC:max or METRIC:min. Characters that MLflow refuses in METRIC, as in NDCG@10, become _, as they do in the
-            names of printed metrics.
+        text: METRIC:max or METRIC:min.
         source: Name of the text in messages.
 
     Raises:
@@ -150,4 +149,4 @@ def objective(text: str, source: str) -> dict[str, str]:
         if not name:
             problem = "names no metric; write METRIC:max, as in accuracy:max"
         raise SpecError([Issue(("objective",), f"{text!r} {problem}", source)])
-    return {"metric": values.metric_name(metric), "direction": _DIRECTIONS[direction]}
+    return {"metric": metric, "direction": _DIRECTIONS[direction]}

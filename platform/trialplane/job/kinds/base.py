@@ -23,7 +23,6 @@ from trialplane.job.search import NO_SEARCH, Objective, Search, Stop
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # name of a run; see `plan.check_name`
 _JOB_FILE = "job.yaml"
-_LONGEST_NAME = 250  # characters of a name that MLflow keeps
 _ARGUMENT = {"": "ctx", "optuna": "trial", "ray": "config"}  # argument of a function, by its style
 _MLFLOW_NAME = re.compile(r"[/\w.\- :]*")
 
@@ -462,14 +461,19 @@ def metric_name_issues(field: Place, metrics: list[str]) -> Iterator[Issue]:
         previous.add(metric)
 
 
+def program_metric(name: str) -> str:
+    """Return the name of a metric of a program: as the reader of its output writes it, if MLflow refuses the name."""
+    return values.metric_name(name) if name_problem(name) else name
+
+
 def name_problem(name: str) -> str:
     """Return the reason why MLflow would refuse a parameter or a metric with this name. "" if it would not.
 
     It is checked here, because MLflow would refuse it only when the first trial writes it. The rules are those of MLflow's
     `utils/validation.py`.
     """
-    if len(name) > _LONGEST_NAME:
-        return f"the name has {len(name)} characters, and MLflow keeps {_LONGEST_NAME} at most"
+    if len(name) > values.LONGEST_NAME:
+        return f"the name has {len(name)} characters, and MLflow keeps {values.LONGEST_NAME} at most"
     if not _MLFLOW_NAME.fullmatch(name):
         remedy = f"use letters, digits, _ - . : / and spaces, as in {values.metric_name(name)!r}"
         return f"{name!r} is not a valid MLflow name: {remedy}"

@@ -25,9 +25,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from trialplane.job.values import LONGEST_NAME
 from trialplane.worker.metrics import objects, pairs
 from trialplane.worker.metrics.headings import headings_of
-from trialplane.worker.metrics.names import EPOCH, LONGEST_NAME, STEPS, LineMetrics, Names
+from trialplane.worker.metrics.names import EPOCH, STEPS, LineMetrics, Names
 from trialplane.worker.metrics.numerals import number
 from trialplane.worker.metrics.tables import RULE, Table
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-LONGEST_NAME = 250  # characters that MLflow stores
+from trialplane.job.values import metric_name
+
 TRAINING_SETS = ("train", "training")
 # Names of steps, from the finest to the coarsest. If a line has several, the first of these is the step.
 STEPS = ("global_step", "step", "iteration", "iter", "round", "epoch")
@@ -71,7 +71,7 @@ class Names:
         lower_name = name.lower()
         step_name = lower_name.replace(" ", "_")
         step_rank = self._steps.index(step_name) if step_name in self._steps else -1
-        meaning = Meaning(self.requested.get(lower_name) or _stored_name(name), step_rank)
+        meaning = Meaning(self.requested.get(lower_name) or metric_name(name), step_rank)
         if len(self._cache) < _MAX_NAMES:
             self._cache[name] = meaning
         return meaning
@@ -140,9 +140,3 @@ class Names:
 def _is_of_training(name: str) -> bool:
     """Return whether a part of a dotted name is a set of training data, as in `train.f1`."""
     return not set(TRAINING_SETS).isdisjoint(name.lower().split("."))
-
-
-def _stored_name(name: str) -> str:
-    """Return the name under which MLflow accepts a metric; "" if no character of it is allowed."""
-    cleaned = re.sub(r"[^\w./ -]", "_", name).strip("/. ")
-    return re.sub(r"/+", "/", cleaned)[:LONGEST_NAME]
