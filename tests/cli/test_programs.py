@@ -1168,10 +1168,65 @@ def test_a_value_in_a_module_is_not_guessed(platform, written: Path, files: dict
     assert result.exit_code == 2 and "has no parameter depth" in result.stderr, result.output
 
 
-def test_the_only_python_command_of_a_shell_script_becomes_the_command(platform, written: Path) -> None:
+@pytest.mark.parametrize(
+    "shell",
+    [
+        "export MODEL=$1",
+        "#!/bin/sh\nset -eu\ncd . || exit 1  # here\nSIZE=$1; \nexport MODEL=$SIZE A=1\necho begins $SIZE",
+    ],
+)
+def test_the_only_python_command_of_a_shell_script_becomes_the_command(platform, written: Path, shell: str) -> None:
     text = "import os\nprint('size:', {'small': 1, 'large': 2}[os.environ.get('MODEL')])\n"
-    write(Path(), {"src/fit.py": text, "run.sh": "export MODEL=$1\nmkdir -p out\npython src/fit.py\n"})
+    write(Path(), {"src/fit.py": text, "run.sh": f"{shell}\npython src/fit.py\n"})
     result = platform("init", "--from", "sh run.sh small", "--space", "model=small,large", "--objective", "size:min")
     assert result.exit_code == 0, result.output
-    assert "`sh run.sh small` runs `MODEL=small python src/fit.py`, which is the command of the job" in result.stderr
-    assert made(".").command == ("env", "MODEL={MODEL}", "python", "src/fit.py")
+    variables = "MODEL=small A=1" if "A=1" in shell else "MODEL=small"
+    assert f"`sh run.sh small` runs `{variables} python src/fit.py`, which is the command of the job" in result.stderr
+    command = made(".").command or ()
+    assert (command[0], command[1], command[-1]) == ("env", "MODEL={MODEL}", "src/fit.py")
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        "mkdir -p out; python src/fit.py",
+        "mkdir -p out\npython src/fit.py",
+        "cp data.bak data.txt && python src/fit.py",
+        "python src/fit.py | tee log",
+        "python src/fit.py; rm -r out",
+        'if [ -n "$CI" ]; then\npython src/fit.py\nfi',
+        "for i in 1 2; do\npython src/fit.py\ndone",
+        "python src/fit.py\npython src/fit.py",
+        "cd src || exit 1; export A=$(cat k); python fit.py",
+        "A=$(cat k)\npython src/fit.py --name $A",
+        "A=`cat k`\npython src/fit.py --name $A",
+        "export A=$B:1\npython src/fit.py",
+        "export A=~/lib\npython src/fit.py",
+        "A=x && python src/fit.py --name $A",
+        "export A=x; python src/fit.py --name $A",
+        "echo a > data.txt\npython src/fit.py",
+        "source env.sh\npython src/fit.py",
+    ],
+)
+def test_a_shell_script_that_does_more_than_its_python_command_is_not_replaced(platform, written: Path, shell: str) -> None:
+    write(Path(), {"src/fit.py": "print('loss=1')\n", "run.sh": f"{shell}\n"})
+    result = platform("init", "--from", "sh run.sh small", "--no-smoke")
+    assert result.exit_code == 2 and "which is the command of the job" not in result.stderr, result.output
+    assert "fit.py" in result.stderr and not Path("job.yaml").exists()
+
+
+def test_modules_outside_the_job_are_not_searched(platform, written: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    library = tmp_path_factory.mktemp("lib")
+    write(library, {"nets.py": "WIDTH = 3\n"})
+    write(written, {"fit.py": PRINTS.replace("import argparse", "import argparse, nets")})
+    command = f"PYTHONPATH={library} python src/fit.py --lr 0.1"
+    result = platform("init", "--no-smoke", "--from", command, "--space", "WIDTH=1..5")
+    assert result.exit_code == 2 and "has no parameter WIDTH" in result.stderr, result.output
+
+
+def test_a_requested_objective_is_named_as_the_printed_metric(platform, written: Path) -> None:
+    write(written, {"fit.py": PRINTS.replace("val_loss=", "mAP@[.5:.95] = ")})
+    line = "python src/fit.py --lr 0.1 --layers 2"
+    result = platform("init", "--no-smoke", "--from", line, "--objective", "mAP@[.5:.95]:max")
+    assert result.exit_code == 0, result.output
+    assert made(".").objectives[0].metric == "mAP__.5_.95_"

@@ -691,7 +691,7 @@ def repeated_lines(text: str) -> dict[str, list[int]]:
 def module_options(text: str, name: str) -> list[Option]:
     """Return the values in the text of a module, without the defaults of arguments, which callers may override.
 
-    None if it is not Python.
+    Empty if it is not Python.
 
     Args:
         text: Text of the module.

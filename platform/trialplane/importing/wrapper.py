@@ -27,6 +27,16 @@ _TEST = re.compile(r"""\s*(?:el)?if\s+\[\[?\s+["']?([^"'\s]*)["']?\s*(==?|!=)\s*
 _CASE = re.compile(r"""\s*case\s+["']?(\S*?)["']?\s+in\b""")
 _PATTERN = re.compile(r"\s*\(?([^()]+)\)\s*(.*)$")
 _KEYWORD = re.compile(r"(?:^[ \t]*|;\s*)(then|else|elif|fi)\b", re.MULTILINE)
+# Lines of a shell script that need not run before its Python command, or whose effect is in the command.
+_SETUP = re.compile(
+    r"""\s*(?:\#.*
+    |(?:cd\s+[^$`|&;<>]+?(?:\s*\|\|\s*exit(?:\s+\d+)?)?
+    |export(?:\s+\w+=(?:"[^"$`\\]*"|'[^']*'|[^\s"'$`~\\|&;<>()]*))+
+    |set\s+[-+][euxo]+(?:\s+pipefail)?
+    |echo\b(?:(?!\$\()[^`|&;<>])*
+    )?\s*;?\s*(?:\s\#.*)?)""",
+    re.VERBOSE,
+)
 _SHIFT = re.compile(r"\s*shift(?:\s+(\d+))?\s*$")
 
 
@@ -108,6 +118,27 @@ def python_commands(text: str, shell_call: Call) -> list[str]:
         command_line = " ".join(words if folder == "." else ["cd", shlex.quote(folder), "&&", *words])
         commands[credentials.extract(command_line)[0]] = None  # without secrets
     return list(commands)
+
+
+def only_sets_up(text: str, shell_call: Call) -> bool:
+    """Return whether a shell script does nothing that its only Python command leaves out.
+
+    Besides the command it may only set variables, change the folder, and print.
+
+    Args:
+        text: Text of the shell script.
+        shell_call: Its call in the command line.
+    """
+    script_text = _read_text(text, shell_call)
+    for command in launcher.python_commands(script_text):
+        script_text = re.sub(rf"(?:\bcd\s+[^\s$`|&;<>]+\s*&&\s*)?{re.escape(command)}", "echo", script_text, count=1)
+    return all(_SETUP.fullmatch(line) or _sets_known_value(line) for line in script_text.splitlines())
+
+
+def _sets_known_value(line: str) -> bool:
+    """Return whether a line sets a variable, and only the value of another variable may be unknown."""
+    assignment = launcher.assignment(line)
+    return assignment is not None and "export" not in line and not re.search(r"`|\$(?!\w|\{\w+\})", assignment[1])
 
 
 def _read_text(text: str, shell_call: Call) -> str:

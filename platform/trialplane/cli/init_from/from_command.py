@@ -80,7 +80,8 @@ def _make_of_shell_command(text: str, shell_call: script.Call, request: Request)
         with contextlib.suppress(SpecError):  # it has no parameters; the message is then about the command
             return from_file.make(Path(shell_call.folder, shell_call.script), request)
     lines = calls.started_lines(shell_text, shell_call) if call is None else []
-    if len(lines) == 1 and not launcher.has_parameters(text):
+    takes_line = len(lines) == 1 and wrapper.only_sets_up(shell_text, shell_call)
+    if takes_line and not launcher.has_parameters(text):
         output.note(f"`{text}` runs `{lines[0]}`, which is the command of the job")
         return make_of_command(lines[0], request)
     call = None if call is None else calls.existing_call(call)

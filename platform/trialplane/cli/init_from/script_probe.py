@@ -301,6 +301,8 @@ def _module_constants(copy: ScriptCopy, call: script.Call, names: Collection[str
     roots = list(dict.fromkeys(Path(os.path.normpath(root)) for root in roots))
     values_by_file: dict[Path, dict[str, Option]] = {}
     for file in script_folder.imported_files(copy.path, roots) if names else ():
+        if not file.is_relative_to(copy.folder):  # a trial cannot replace its values
+            continue
         options = script.module_options(script_folder.source(file), file.name)
         if values := {option.name: option for option in options if any(_means(name, option.name) for name in names)}:
             values_by_file[file] = values
