@@ -395,6 +395,28 @@ def test_a_paused_trial_that_is_trained_from_step_0_says_why(
         assert ended is not None and ended.message == f"trained from step 0, {reason.format(trial)}"
 
 
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_trial_gets_its_earlier_reports_once_whatever_it_sends(runs: Runs, has_checkpoint: bool) -> None:
+    """And only if it may start from a checkpoint."""
+    Work(study(runs, "first", "median"), 1, most=60, stops=True)
+    second = study(runs, "second", "median", reuse=True)
+    if not has_checkpoint:
+        content = dataclasses.replace(earlier.read(second.code), beginnings=())
+        (second.code / earlier.FILE).write_bytes(content.pack())
+    with Ledger(f"sqlite:///{second.ledger}", folder.load_job(second), "second", second.code, second.lock) as ledger:
+        request = ledger.ask()
+        while request is not None and ledger.answer(request):
+            request = ledger.ask()
+        assert request is not None and (request.start is not None) is has_checkpoint
+        for step in (TOP, TOP + 1):
+            ledger.report(TrialReport(request.number, step, {"loss": 1.0}, 5.0, start_step=step - 1))
+        ledger.write_reports(patient=True)
+    steps = [report.step for report in runs.target.curves("second") if report.number == request.number]
+    earlier_steps = [report.step for report in runs.target.curves("first") if report.trial == request.trial]
+    assert earlier_steps
+    assert steps == [*(earlier_steps if has_checkpoint else []), TOP, TOP + 1]
+
+
 def test_another_pruner_repeats_no_decision(runs: Runs) -> None:
     Work(study(runs, "first", "median"), 1)
     second = study(runs, "second", {"name": "median", "n_startup_trials": 9}, reuse=True)

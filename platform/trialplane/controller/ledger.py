@@ -83,10 +83,11 @@ _TOP = "trialplane:top"  # attribute of a study that holds `Promotion.top`, if i
 
 @dataclasses.dataclass
 class _RunningAttempt:
-    """A running attempt, with its trial in Optuna's memory."""
+    """A running attempt, with its trial in Optuna's memory, and whether it has reported its start step."""
 
     request: TrialRequest
     trial: optuna.trial.Trial
+    has_begun: bool = False
 
 
 class _Study(optuna.Study):
@@ -357,8 +358,11 @@ class Ledger:
         now = time.time()
         if not 0 <= report.time <= now + _AHEAD:  # the trial's process sets the time, and could send any number
             report = dataclasses.replace(report, time=now)
-        if report.start_step is not None:
-            self._record_beginning(attempt, min(report.start_step, records.MAX_STEP))
+        start = attempt.request.start
+        # The trial's process sets the start step, and could send one with each report.
+        if report.start_step is not None and start is not None and start.digest and not attempt.has_begun:
+            attempt.has_begun = True
+            self._record_beginning(attempt, start, min(report.start_step, records.MAX_STEP))
             # The pruner compares whole curves.
             for step, metrics in self._following.reports(attempt.request, report.start_step):
                 self.report(TrialReport(report.number, step, metrics, report.time))
@@ -373,7 +377,7 @@ class Ledger:
         self._best_reports.add(attempt.request.trial, step, metrics)
         return self.pruning.report(attempt.trial, step, metrics)
 
-    def _record_beginning(self, attempt: _RunningAttempt, step: int) -> None:
+    def _record_beginning(self, attempt: _RunningAttempt, start: Parent, step: int) -> None:
         """Record whether an attempt has started from its beginning, the checkpoint of an earlier run, and at which step.
 
         Its first report says that. The step is written to the database, so that a later controller knows how many steps were
@@ -381,11 +385,9 @@ class Ledger:
 
         Args:
             attempt: Running attempt.
+            start: Its beginning.
             step: Step of the checkpoint; -1 if the attempt has started at step 0 instead.
         """
-        start = attempt.request.start
-        if start is None or not start.digest:
-            return
         beginning = self._beginning(attempt.request)
         # The trial has no checkpoint of its own yet, so no report of an earlier attempt at it counts.
         self._best_reports.take_over(attempt.request.trial, beginning.best if beginning and step >= 0 else {})
