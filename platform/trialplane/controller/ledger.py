@@ -700,14 +700,17 @@ class Ledger:
         A trial with rungs needs the seed of the earlier one, as it may have begun in this run. An attempt that continues a
         checkpoint of this run does not start from it, nor does one that ends at a rung before the checkpoint.
         """
-        if not self._beginnings:
-            return None
-        beginning = self._beginnings.get(self._beginning_key({**self.job.params, **request.params}, request.seed))
-        segment = request.segment
+        beginning, segment = self._equal_beginning(request), request.segment
         if beginning is None or segment is None:
             return beginning
         is_before_rung = not segment.rung or beginning.step + beginning.offset < segment.rung
         return beginning if segment.parent is None and is_before_rung else None
+
+    def _equal_beginning(self, request: TrialRequest) -> Beginning | None:
+        """Return the checkpoint of an earlier trial that is equal up to it, wherever its step lies; None without one."""
+        if not self._beginnings:
+            return None
+        return self._beginnings.get(self._beginning_key({**self.job.params, **request.params}, request.seed))
 
     def _beginning_key(self, params: Mapping[str, Any], seed: int) -> tuple[str, int | None]:
         """Return the key in `_beginnings` of a trial with these parameters and this seed."""
@@ -746,7 +749,7 @@ class Ledger:
             return ""
         if request.segment is None or not outcome.answered_by or self._beginning(request) is not None:
             return ""
-        beginning = self._beginnings.get(self._beginning_key(request.params, request.seed))
+        beginning = self._equal_beginning(request)
         if beginning is None:
             run, _, trial = outcome.answered_by.rpartition(":")
             return f"trained from step 0, because {run} has no checkpoint of trial {trial} any more"

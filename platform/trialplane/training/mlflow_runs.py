@@ -86,8 +86,7 @@ class _Trial:
                 if self.store is None:
                     raise
                 reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
-                sys.stderr.write(f"trialplane: MLflow does not answer ({reason}): this trial logs to {self.store}\n")
-                self._use_local_store(self.store)
+                self.use_local_store(self.store, reason)
             finally:
                 for name in _SEARCH_VARIABLES:
                     os.environ.pop(name, None)
@@ -105,7 +104,7 @@ class _Trial:
             TimeoutError: There was no experiment within `_PATIENCE` seconds.
         """
         deadline = time.monotonic() + _PATIENCE
-        file = self.uri.removeprefix("sqlite:///") if self.uri.startswith("sqlite:///") else ""
+        file = _sqlite_file(self.uri)
         client = None
         while time.monotonic() < deadline:
             # A client of a SQLite file creates its tables, so there is none before the exporter has created them.
@@ -116,12 +115,14 @@ class _Trial:
             time.sleep(_PAUSE)
         raise TimeoutError(f"it had no experiment {self.name} within {_PATIENCE:.0f} s")
 
-    def _use_local_store(self, store: Path) -> None:
-        """Log to a local store from now on."""
+    def use_local_store(self, store: Path, reason: str) -> None:
+        """Log to a local store from now on, and print the reason."""
+        sys.stderr.write(f"trialplane: MLflow does not answer ({reason}): this trial logs to {store}\n")
         store.parent.mkdir(parents=True, exist_ok=True)
         os.environ.update(env.mlflow_store_variables(store))
         self.uri, self.tags, self.experiment = os.environ[env.MLFLOW_TRACKING_URI], {}, ""
-        sys.modules[_SERVICE]._tracking_uri = self.uri  # type: ignore[attr-defined]
+        if _SERVICE in sys.modules:
+            sys.modules[_SERVICE]._tracking_uri = self.uri  # type: ignore[attr-defined]
 
     def experiment_of(self, client: Any) -> str:
         """Return the id of the experiment, which is created if it does not exist in a local store."""
@@ -132,6 +133,11 @@ class _Trial:
                 experiment = client.get_experiment_by_name(self.name)
                 self.experiment = experiment.experiment_id if experiment else client.create_experiment(self.name)
         return self.experiment
+
+
+def _sqlite_file(uri: str) -> str:
+    """Return the path of the SQLite file of a tracking URI; "" for another URI."""
+    return uri.removeprefix("sqlite:///") if uri.startswith("sqlite:///") else ""
 
 
 def _has_experiment(file: str, name: str = "") -> bool:
@@ -151,8 +157,8 @@ def _has_experiment(file: str, name: str = "") -> bool:
 
 def lacks_tables(environ: Mapping[str, str]) -> bool:
     """Return whether the tracking URI is a SQLite file in which the exporter has not created MLflow's tables yet."""
-    scheme, separator, file = environ.get(env.MLFLOW_TRACKING_URI, "").partition("sqlite:///")
-    return bool(separator) and not scheme and not _has_experiment(file)
+    file = _sqlite_file(environ.get(env.MLFLOW_TRACKING_URI, ""))
+    return file != "" and not _has_experiment(file)
 
 
 def wait_for_tables(environ: Mapping[str, str]) -> None:
@@ -165,10 +171,7 @@ def wait_for_tables(environ: Mapping[str, str]) -> None:
     while lacks_tables(environ) and time.monotonic() < deadline:
         time.sleep(_PAUSE)
     if lacks_tables(environ) and _trial is not None and _trial.store is not None:
-        reason = f"it has no tables after {_PATIENCE:.0f} s"
-        sys.stderr.write(f"trialplane: MLflow does not answer ({reason}): this trial logs to {_trial.store}\n")
-        _trial.store.parent.mkdir(parents=True, exist_ok=True)
-        os.environ.update(env.mlflow_store_variables(_trial.store))
+        _trial.use_local_store(_trial.store, f"it has no tables after {_PATIENCE:.0f} s")
 
 
 def find_run(client: Any, experiment: str, tags: Mapping[str, str]) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 from pathlib import Path
 
 from trialplane.cli.init_from import script_folder, script_probe
-from trialplane.cli.init_from.request import INIT, Request
+from trialplane.cli.init_from.request import Request
 from trialplane.importing import launcher, script, wrapper
 from trialplane.importing.script import Style
 
@@ -69,5 +68,4 @@ def started_commands(text: str, shell_call: script.Call, request: Request) -> li
         shell_call: Its call in the command line.
         request: Options of the user.
     """
-    lines = started_lines(text, shell_call)
-    return [" ".join(filter(None, (INIT, shlex.quote(line), request.typed))) for line in lines]
+    return [request.command(line) for line in started_lines(text, shell_call)]

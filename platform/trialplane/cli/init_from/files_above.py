@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trialplane.cli import output
 from trialplane.cli.init_from import calls, data_links, script_folder
-from trialplane.cli.init_from.request import INIT, Origin, Request
+from trialplane.cli.init_from.request import Origin, Request
 from trialplane.errors import InputError
 from trialplane.importing import script
 from trialplane.importing.script import Script
@@ -68,7 +68,7 @@ def _path_above_error(text: str, reason: str, path: Path, request: Request) -> I
     """
     common_folder = Path(os.path.commonpath([Path.cwd(), os.path.normpath(path)]))
     words = f"cd {shlex.quote(Path.cwd().relative_to(common_folder).as_posix())} && {text}"
-    command = " ".join(filter(None, (INIT, shlex.quote(words), request.typed)))
+    command = request.command(words)
     return InputError(
         f"{reason}, above this folder, and trials get a copy of this folder only; give the command in the folder that has "
         f"both: `cd {shlex.quote(str(common_folder))} && {command}`; nothing was changed"
@@ -192,7 +192,7 @@ def _module_above_error(
         words += [_PYTHONPATH.sub(lambda match: f"PYTHONPATH={path}{os.pathsep}{match[1]}", text)]
     else:
         words += [f"export PYTHONPATH={path}", text]
-    command = " ".join(filter(None, (INIT, shlex.quote(" && ".join(words)), request.typed)))
+    command = request.command(" && ".join(words))
     absolute_path = os.pathsep.join([shlex.quote(str(root)), *values[-1:]])
     remedies = [f"set `PYTHONPATH={absolute_path}` in the command, for trials on this machine only"]
     if not script_folder.has_other_files(common_folder):

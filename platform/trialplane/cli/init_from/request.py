@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,10 @@ class Request:
     objective: Mapping[str, str] | None = None
     typed: str = ""
     switched_on: tuple[str, ...] = ()
+
+    def command(self, source: str) -> str:
+        """Return the command that makes the job of a file or a command line, with the options that the user typed."""
+        return " ".join(filter(None, (INIT, shlex.quote(source), self.typed)))
 
     @property
     def typed_options(self) -> str:

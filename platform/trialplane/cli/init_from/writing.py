@@ -29,7 +29,7 @@ from trialplane.cli.init_from import (
     settings_file,
     smoke,
 )
-from trialplane.cli.init_from.request import INIT, Origin, Request
+from trialplane.cli.init_from.request import Origin, Request
 from trialplane.cli.init_from.script_job import ScriptJob
 from trialplane.cli.init_from.script_probe import ScriptCopy
 from trialplane.errors import InputError
@@ -134,7 +134,7 @@ def _make_job(
         parsed_script, declared, file_with_values = _find_parameters(copy, parsed_script, file_with_values, request)
         files_above.refuse_missing_module(declared.failure, origin, parsed_script, start, request)
         request = dataclasses.replace(request, space=script_probe.declared_space(request.space, declared))
-        typed = " ".join(filter(None, (INIT, shlex.quote(str(origin.file) if origin.text else origin.title), request.typed)))
+        typed = request.command(str(origin.file) if origin.text else origin.title)
         script_probe.refuse_unknown(request.space, copy, parsed_script, declared, title, origin.started_commands, typed)
         if file_with_values is None:
             job = script_job.build(name, parsed_script, declared, start, request.space)
