@@ -14,7 +14,7 @@ from trialplane.cli.init_from import from_command, from_file, script_folder
 from trialplane.cli.init_from.request import Request
 from trialplane.errors import EXIT_OK, InputError
 from trialplane.importing import dvc
-from trialplane.job import load, requirements, schema, short_forms
+from trialplane.job import load, mlflow_names, requirements, schema, short_forms
 from trialplane.job.kinds import base
 from trialplane.plan import plan as planning
 
@@ -89,7 +89,7 @@ def init_command(
         space = dict(short_forms.parameter(text, "--space") for text in spaces)
         objective_fields = None if objective is None else short_forms.objective(objective, "--objective")
         if objective_fields is not None:
-            objective_fields["metric"] = base.program_metric(objective_fields["metric"])
+            objective_fields["metric"] = mlflow_names.program_metric(objective_fields["metric"])
         words = [word for text in spaces for word in ("--space", text)]
         words += [] if objective is None else ["--objective", objective]
         if name is not None:

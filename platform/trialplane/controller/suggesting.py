@@ -22,8 +22,8 @@ from optuna import distributions
 from trialplane import errors
 from trialplane.controller import samplers
 from trialplane.controller.samplers import JobCode
-from trialplane.job import space
-from trialplane.job.kinds import Job, base
+from trialplane.job import mlflow_names, space
+from trialplane.job.kinds import Job
 from trialplane.wire.messages import Suggest, Suggested
 
 MOST = 1000  # parameters of a trial; each is written to the ledger together with all earlier ones
@@ -96,7 +96,7 @@ def _check(trial: optuna.trial.Trial, job: Job, parameter: Suggest) -> None:
     Raises:
         ValueError: The name is invalid, or a limit is exceeded.
     """
-    if problem := base.name_problem(parameter.name):
+    if problem := mlflow_names.problem(parameter.name):
         raise ValueError(problem)
     if parameter.name not in trial.distributions and len(trial.distributions) >= MOST:
         raise ValueError(f"{parameter.name} is one more than the {MOST} parameters that a trial may have")

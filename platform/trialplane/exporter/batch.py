@@ -18,7 +18,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from trialplane import errors
-from trialplane.job import values
+from trialplane.job import mlflow_names
 from trialplane.wire import escapes, labels
 
 # Entries per call. MLflow accepts 1000 in all, with at most 100 parameters and 100 tags.
@@ -109,7 +109,7 @@ def key_of(name: str) -> str:
     MLflow accepts names of at most 250 letters, digits and `_ - . : / space`, which must be normalized relative paths. Each
     other character becomes `_`: `recall@5` becomes `recall_5`. A + in front is left out, as in `+trainer.lr`.
     """
-    key = re.sub(r"[^/\w.\- :]", "_", values.mlflow_name(name))[:MAX_KEY]
+    key = re.sub(r"[^/\w.\- :]", "_", mlflow_names.parameter(name))[:MAX_KEY]
     if posixpath.normpath(key) != key or key.startswith("/"):
         key = key.replace("/", "_")
     if key in ("", ".") or key.startswith(".."):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trialplane.exporter.batch import Batch, milliseconds
-from trialplane.job import values
+from trialplane.job import mlflow_names
 from trialplane.job.kinds import Job
 from trialplane.ledger.attempts import Attempt
 from trialplane.wire import labels, rows
@@ -266,7 +266,7 @@ def _segment(job: Job, request: TrialRequest) -> dict[str, Any]:
 
 def _param_tags(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tag for each parameter, in the order of their names."""
-    return {labels.PARAM + values.mlflow_name(key): value for key, value in sorted(params.items())}
+    return {labels.PARAM + mlflow_names.parameter(key): value for key, value in sorted(params.items())}
 
 
 def _code(submission: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Issue, JobNotFound, Place, SpecError
-from trialplane.job import document, draft, entrypoint, fixed_params, requirements, short_forms, verdict
+from trialplane.job import document, draft, entrypoint, fixed_params, mlflow_names, requirements, short_forms, verdict
 from trialplane.job.document import Document
 from trialplane.job.draft import Draft, Origin
 from trialplane.job.kinds import CLASSES, Job, training
-from trialplane.job.kinds.base import program_metric
 
 FILE = "job.yaml"
 FOLDER = "jobs"
@@ -261,7 +260,9 @@ def _apply_overrides(
         if is_space_flag and _is_float(str(field_path[1]), without_overrides.data, commented_params):
             new_value = short_forms.with_float_range(new_value)  # `--space lr=0..1` has whole numbers, and lr is a float
         if flag.source.startswith("--objective ") and job_draft.data.keys() & {"script", "command"}:
-            new_value = [{**objective, "metric": program_metric(objective["metric"])} for objective in new_value]
+            new_value = [
+                {**objective, "metric": mlflow_names.program_metric(objective["metric"])} for objective in new_value
+            ]
         job_draft.set(field_path, new_value, Origin(flag.source))
         overridden[flag.source] = (field_path, new_value)
     for name, amount in training.scaled_resources(without_overrides.data, job_draft.data).items():

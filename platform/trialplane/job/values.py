@@ -16,7 +16,6 @@ from trialplane.errors import Issue, Place
 from trialplane.job import models, program
 
 FUNCTION = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
-LONGEST_NAME = 250  # characters of a name that MLflow keeps
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _LONGEST_FOREIGN = 200  # characters of another tool's name that are kept; MLflow allows 250 in a name
@@ -126,17 +125,6 @@ def multiply(quantity: Any, factor: float) -> str | None:
     """Return a Kubernetes quantity times a factor, in the same unit. None if it is not a quantity."""
     match = _QUANTITY.fullmatch(str(quantity))
     return None if match is None else f"{float(match[1]) * factor:.3f}".rstrip("0").rstrip(".") + (match[2] or "")
-
-
-def mlflow_name(name: str) -> str:
-    """Return the name of a parameter in MLflow: without + at its start, which MLflow refuses."""
-    return name.lstrip("+")
-
-
-def metric_name(text: str) -> str:
-    """Return the name under which MLflow accepts a metric; "" if no character of it is allowed."""
-    cleaned = re.sub(r"[^\w./ -]", "_", text).strip("/. ")
-    return re.sub(r"/+", "/", cleaned)[:LONGEST_NAME]
 
 
 def parameter_name(foreign_name: str, taken: Container[str]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import posixpath
-import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,7 +12,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.job import credentials, draft, models, program, values
+from trialplane.job import credentials, draft, mlflow_names, models, program, values
 from trialplane.job.cluster import Cluster
 from trialplane.job.kinds.roles import Role
 from trialplane.job.notify import Notify
@@ -24,7 +23,6 @@ NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # name of a run; see `plan.check_name`
 _JOB_FILE = "job.yaml"
 _ARGUMENT = {"": "ctx", "optuna": "trial", "ray": "config"}  # argument of a function, by its style
-_MLFLOW_NAME = re.compile(r"[/\w.\- :]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -380,7 +378,7 @@ class Base(models.Model):
             )
         yield from metric_name_issues(("objectives",), [objective.metric for objective in self.objectives])
         for name in self.params:
-            if problem := name_problem(values.mlflow_name(name)):
+            if problem := mlflow_names.problem(mlflow_names.parameter(name)):
                 yield Issue(("params", name), problem)
         yield from _name_clashes((*self.params, *self.search.names))
         if ("params",) not in broken and ("space",) not in broken:
@@ -405,7 +403,7 @@ def _name_clashes(names: Collection[str]) -> Iterator[Issue]:
     """Yield issues of parameters that would have the same name in MLflow, which does not allow + at its start."""
     first_names: dict[str, str] = {}  # name in MLflow → first parameter that has it
     for name in dict.fromkeys(names):
-        other = first_names.setdefault(values.mlflow_name(name), name)
+        other = first_names.setdefault(mlflow_names.parameter(name), name)
         if other != name:
             yield Issue(("params", name), f"is {other!r} but for the +, and both would be one parameter; drop one of them")
 
@@ -454,33 +452,11 @@ def metric_name_issues(field: Place, metrics: list[str]) -> Iterator[Issue]:
     """
     previous = set[str]()
     for index, metric in enumerate(metrics):
-        if problem := name_problem(metric):
+        if problem := mlflow_names.problem(metric):
             yield Issue((*field, index, "metric"), problem)
         elif metric in previous:
             yield Issue((*field, index, "metric"), f"{metric!r} is listed twice")
         previous.add(metric)
-
-
-def program_metric(name: str) -> str:
-    """Return the name of a metric of a program: as the reader of its output writes it, if MLflow refuses the name."""
-    return values.metric_name(name) if name_problem(name) else name
-
-
-def name_problem(name: str) -> str:
-    """Return the reason why MLflow would refuse a parameter or a metric with this name. "" if it would not.
-
-    It is checked here, because MLflow would refuse it only when the first trial writes it. The rules are those of MLflow's
-    `utils/validation.py`.
-    """
-    if len(name) > values.LONGEST_NAME:
-        return f"the name has {len(name)} characters, and MLflow keeps {values.LONGEST_NAME} at most"
-    if not _MLFLOW_NAME.fullmatch(name):
-        remedy = f"use letters, digits, _ - . : / and spaces, as in {values.metric_name(name)!r}"
-        return f"{name!r} is not a valid MLflow name: {remedy}"
-    # MLflow uses names as paths, and requires them to be normalized.
-    if posixpath.normpath(name) != name or name == "." or name.startswith(("..", "/")):
-        return f"{name!r} is not a valid MLflow name: it may not be empty, begin or end with /, or hold //, ./ or ../"
-    return ""
 
 
 def _input_params_issues(job: Base) -> Iterator[Issue]:

@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.job import models, options, sampling, space, values
+from trialplane.job import mlflow_names, models, options, sampling, space, values
 from trialplane.job.kinds import base, program
 from trialplane.job.kinds.ranked import Ranked
 from trialplane.job.kinds.roles import Role
@@ -302,7 +302,7 @@ class Study(Ranked):
         yield from super().check(broken)
         yield from base.metric_name_issues(("constraints",), [constraint.metric for constraint in self.constraints])
         for name in self.search.names:
-            if problem := base.name_problem(values.mlflow_name(name)):
+            if problem := mlflow_names.problem(mlflow_names.parameter(name)):
                 yield Issue(("space", name), problem)
         if ("pruner",) not in broken:
             yield from _watched_metric_issues(self)
@@ -436,7 +436,7 @@ def _watched_metric_issues(job: Study) -> Iterator[Issue]:
                 "applies only to pruner.metric, which is not set; the objective has a direction of its own",
             )
         return
-    if problem := base.name_problem(pruner.metric):
+    if problem := mlflow_names.problem(pruner.metric):
         yield Issue(("pruner", "metric"), problem)
     for objective in job.objectives:
         if objective.metric == pruner.metric and pruner.direction not in (None, objective.direction):

@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from trialplane.job.values import LONGEST_NAME
+from trialplane.job import mlflow_names
 from trialplane.worker.metrics import objects, pairs
 from trialplane.worker.metrics.headings import headings_of
 from trialplane.worker.metrics.names import EPOCH, STEPS, LineMetrics, Names
@@ -164,7 +164,7 @@ def _shortened(line: str) -> str:
     if len(line) <= LONGEST_LINE:
         return line
     end = line[-LONGEST_LINE:]
-    return _DIGITS.sub("x", end[:LONGEST_NAME]) + end[LONGEST_NAME:]
+    return _DIGITS.sub("x", end[: mlflow_names.LONGEST]) + end[mlflow_names.LONGEST :]
 
 
 def _pattern_pairs(patterns: Sequence[re.Pattern[str]], line: str) -> Iterator[tuple[str, float]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from trialplane.job.values import metric_name
+from trialplane.job import mlflow_names
 
 TRAINING_SETS = ("train", "training")
 # Names of steps, from the finest to the coarsest. If a line has several, the first of these is the step.
@@ -71,7 +71,7 @@ class Names:
         lower_name = name.lower()
         step_name = lower_name.replace(" ", "_")
         step_rank = self._steps.index(step_name) if step_name in self._steps else -1
-        meaning = Meaning(self.requested.get(lower_name) or metric_name(name), step_rank)
+        meaning = Meaning(self.requested.get(lower_name) or mlflow_names.metric(name), step_rank)
         if len(self._cache) < _MAX_NAMES:
             self._cache[name] = meaning
         return meaning
