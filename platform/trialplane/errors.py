@@ -249,9 +249,11 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
         there are at most 12, else "".
     """
     ordered = sorted(candidates)
-    close = difflib.get_close_matches(word, ordered, n=3, cutoff=0.5) if len(word) <= _LONGEST_NAME else []
+    names = {name.lstrip("-"): name for name in ordered}  # the dashes of flags are no similarity
+    key = word.lstrip("-")
+    close = difflib.get_close_matches(key, names, n=3, cutoff=0.5) if len(key) <= _LONGEST_NAME else []
     if close:
-        return f"did you mean {' or '.join(close)}?"
+        return f"did you mean {' or '.join(names[name] for name in close)}?"
     if 0 < len(ordered) <= _MOST_LISTED:
         return f"there are: {', '.join(ordered)}"
     return ""

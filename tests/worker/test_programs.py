@@ -349,6 +349,27 @@ def test_parameters_in_place_of_what_a_script_assigns(tmp_path: Path) -> None:
         assert slot.outcome("", lr=1.0, sizes=[1, 1], steps=1).metrics == {"score": 2.0, "last": 1.0}
 
 
+@pytest.mark.parametrize(
+    ("printed", "value"),
+    [
+        ("step 1 test/accuracy=0.25\nstep 2 test/accuracy=0.5", 0.5),
+        ("test/accuracy=0.25\naccuracy_of_test=0.5", 0.25),
+        ("test/accuracy=0.25\nAcc/test=0.5", None),
+    ],
+)
+def test_the_one_metric_with_the_words_of_a_missing_one_stands_for_it(
+    tmp_path: Path, printed: str, value: float | None
+) -> None:
+    program = Program(script="train.py", metrics=STDOUT, names=("test_acc",))
+    with Bench(tmp_path, {"train": f"print({printed!r})"}, program=program) as slot:
+        request = dataclasses.replace(slot.request(""), metrics=("test_acc",))
+        outcome, _ = slot.reported(request)
+    assert outcome.metrics.get("test_acc") == value
+    if value is not None:
+        assert outcome.state is TrialState.COMPLETE
+        assert outcome.message == "test_acc is the last test/accuracy, a name with the same words"
+
+
 @pytest.mark.parametrize("style", ["{globals}", "{flags}"])
 def test_an_exported_notebook_runs_without_its_magics(tmp_path: Path, style: str) -> None:
     script = "get_ipython().system('exit 3')\nget_ipython().run_cell_magic('time', '', 'lr = 0.5')\nprint(f'score={lr}')\n"

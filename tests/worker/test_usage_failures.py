@@ -114,3 +114,8 @@ def test_a_message_of_typer_has_no_box_and_the_option_that_was_meant() -> None:
     assert error.certain
     assert "a does not take its arguments: Error No such option: --learning_rate" in str(error)
     assert "did you mean --learning-rate?" in str(error) and "─" not in str(error), error
+
+
+def test_the_dashes_of_an_option_make_no_other_similar() -> None:
+    error = usage.refusal_error("a", "usage: a [--model M] [--lr_decay D]\na: error: unrecognized arguments: --lr=0.01")
+    assert "did you mean" not in str(error) and "usage: a [--model M]" in str(error)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from trialplane.wire import records
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import outcomes, stopping
+from trialplane.worker.metrics.names import same_words
 from trialplane.worker.metrics.reader import Reader
 from trialplane.worker.running import DecidedEnd, Failure, RunningTrial
 
@@ -91,6 +92,11 @@ def _completed_outcome(running: RunningTrial, outcome: records.TrialOutcome, rea
     end, because it may not have done all of its work.
     """
     metrics = {**reader.newest, **outcome.metrics}
+    renamed: list[str] = []
+    for name in running.request.metrics:
+        if name not in metrics and (other_name := same_words(name, metrics)):
+            metrics[name] = metrics[other_name]
+            renamed.append(f"{name} is the last {other_name}, a name with the same words")
     for name in running.request.reported:  # the best report counts, so a training that diverges at its end has a value
         if name in reader.finite and not _is_finite(metrics, name):
             metrics[name] = reader.finite[name]
@@ -107,7 +113,7 @@ def _completed_outcome(running: RunningTrial, outcome: records.TrialOutcome, rea
             message=reader.missing_message(missing, metrics),
             fingerprint="; ".join(f"{name} is {'not finite' if name in metrics else 'missing'}" for name in missing),
         )
-    remarks = (outcome.message, *reader.remarks, *stopping.unreported_remarks(running.request.stop, metrics))
+    remarks = (outcome.message, *renamed, *reader.remarks, *stopping.unreported_remarks(running.request.stop, metrics))
     return dataclasses.replace(outcome, message="; ".join(filter(None, remarks)))
 
 

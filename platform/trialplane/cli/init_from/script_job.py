@@ -27,6 +27,7 @@ from trialplane.job.program import MetricSource
 from trialplane.wire import declared as declared_arguments
 from trialplane.wire import escapes
 from trialplane.wire.declared import Declared, Option
+from trialplane.worker.metrics.names import same_words
 
 _MOST_PARAMS = 40  # a script with more arguments has those as comments that are neither searched nor required
 _MOST_SHOWN = 4  # options in a message that could be searched
@@ -689,13 +690,13 @@ def _requested_objective(
     """Return what `best_objective` does for a metric that the user names, with the spelling that a run has shown."""
     metrics_by_source = result.metrics if result else {}
     spelling = smoke.spelling(requested["metric"])
-    shown = [(source, name) for source, names in metrics_by_source.items() for name in names]
+    shown = [(source, name) for source, metrics in metrics_by_source.items() for name in metrics]
     exact = [(source, name) for source, name in shown if name == requested["metric"]]
     similar = [(source, name) for source, name in shown if smoke.spelling(name) == spelling]
-    same_words = [(source, name) for source, name in shown if smoke.words(name) == smoke.words(requested["metric"])]
-    if not (exact or similar) and len({name for _, name in same_words}) == 1:
-        source, name = same_words[0]
-        return source, {**requested, "metric": name}, f"{requested['metric']} by another name"
+    other_name = same_words(requested["metric"], (name for _, name in shown))
+    if not (exact or similar) and other_name:
+        source = next(source for source, name in shown if name == other_name)
+        return source, {**requested, "metric": other_name}, f"{requested['metric']} by another name"
     only_source = next(iter(metrics_by_source), smoke.STDOUT) if len(metrics_by_source) == 1 else smoke.STDOUT
     likely_source = next((MetricSource("file", path=path) for path in job.metric_files), only_source)
     if result is None:

@@ -48,7 +48,6 @@ _PRINTED_SUFFIXES = (".txt", ".log", ".json", ".jsonl")  # of files that may hav
 _VOCABULARY = 50  # words at least
 _MOST_SHOWN = 20  # names in a message
 _MOST_VALUES = 100_000  # values in MLflow's database that are read for their steps
-_SHORT_WORDS = {"validation": "val", "valid": "val", "training": "train", "testing": "test", "accuracy": "acc"}
 _MOST_FILES = 500  # Python files that are searched for prints
 
 
@@ -465,11 +464,6 @@ def python_texts(folder: Path) -> Iterator[str]:
 def spelling(name: str) -> str:
     """Return a metric's name in lower case with underscores, to compare names that differ only in this."""
     return re.sub(r"\W", "_", name).lower()
-
-
-def words(name: str) -> frozenset[str]:
-    """Return the words of a metric's name, to compare names such as `validation_loss` and `Loss/Val`."""
-    return frozenset(_SHORT_WORDS.get(word, word) for word in re.split(r"[\W_]+", name.lower()) if word)
 
 
 def _wandb_metrics(folder: Path, log: Path) -> tuple[dict[str, float], list[LineMetrics]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trialplane.job.program import MetricSource
-from trialplane.worker.metrics.names import LineMetrics
+from trialplane.worker.metrics.names import LineMetrics, same_words
 from trialplane.worker.metrics.tails import LAST, Source, Tail
 
 _TEXT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".log")
@@ -64,15 +64,15 @@ def advice(
             remedy = "print the metric, or for a script write `capture: wandb`"
             other_advice.setdefault("wandb", f"{path} is W&B's, which is not read: {remedy}")
             continue
-        missing_values = {name: values[name] for name in names if name in values}
+        found = [name if name in values else same_words(name, values) for name in names]
+        missing_values = {name: values[name] for name in found if name}
         shown_values = list((missing_values or values).items())[:_MAX_NAMES]
         shown = ", ".join(f"{name} ({value:g})" for name, value in shown_values)
         declaration = source.source if source.source != "file" else f'{{from: file, path: "{source.path}"}}'
         message = f"{path} has {shown}: write `metrics: {declaration}`"
-        if missing_values:
-            missing_advice.setdefault(declaration, message)
-        else:
-            other_advice.setdefault(declaration, f"{message} and name one of these")
+        if not set(missing_values) & set(names):
+            message += " and name one of these"
+        (missing_advice if missing_values else other_advice).setdefault(declaration, message)
     return list((missing_advice or other_advice).values())[:_MAX_FILES]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from trialplane.job import mlflow_names
@@ -14,6 +15,7 @@ STEPS = ("global_step", "step", "iteration", "iter", "round", "epoch")
 EPOCH = STEPS[-1]
 _LARGEST_STEP = 2**53
 _MAX_NAMES = 10_000  # names in the cache
+_SHORT_WORDS = {"validation": "val", "valid": "val", "training": "train", "testing": "test", "accuracy": "acc"}
 _MOST_AMBIGUOUS = 20  # names of a metric in nested objects
 
 
@@ -135,6 +137,17 @@ class Names:
         is_valid_step = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)
         is_epoch_the_step = best_rank < len(self._steps) and self._steps[best_rank] == EPOCH
         return LineMetrics(int(step) if is_valid_step else None, metrics, None if is_epoch_the_step else epoch)
+
+
+def same_words(name: str, metrics: Iterable[str]) -> str:
+    """Return the metric with the words of a name, as `Loss/Val` for `validation_loss`; "" if there is none, or several."""
+    matches = {metric for metric in metrics if _words(metric) == _words(name)}
+    return matches.pop() if len(matches) == 1 else ""
+
+
+def _words(name: str) -> frozenset[str]:
+    """Return the words of a metric's name in lower case, each in its shortest usual form."""
+    return frozenset(_SHORT_WORDS.get(word, word) for word in re.split(r"[\W_]+", name.lower()) if word)
 
 
 def _is_of_training(name: str) -> bool:
