@@ -267,6 +267,16 @@ def test_a_metric_that_is_reported_once_is_not_pruned_on(platform, written: Path
     assert "# pruner: asha # not used: train_loss was reported once, or" in Path("src/job.yaml").read_text()
 
 
+def test_trials_that_are_searched_for_their_length_are_not_pruned(platform, written: Path) -> None:
+    """At step 20, one of 30 steps is almost trained, and one of 240 is not behind because of its other values."""
+    text = "epochs = 30\nlr = 0.1\nfor epoch in range(epochs):\n    print(f'epoch {epoch} loss: {lr / (epoch + 1)}')\n"
+    (written / "fit.py").write_text(text)
+    space = ("--space", "epochs=30,60,240", "--space", "lr=0.1..1")
+    result = platform("init", "--from", str(written / "fit.py"), *space, "--objective", "loss:min")
+    assert made().pruner.name == "none" and "pruner" not in result.stderr, result.output
+    assert "\n# pruner: asha # not used: trials differ in epochs, and the same" in Path("src/job.yaml").read_text()
+
+
 @pytest.mark.parametrize(
     ("steps", "rung", "shown"),
     [("range(501)", 31, "31, 124, 496"), ("range(20, 201, 20)", 20, "20, 80"), ("range(30)", 1, "1, 4, 16")],

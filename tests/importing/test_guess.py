@@ -50,7 +50,8 @@ LEFT = [("epochs", 10), ("seed", 1), ("num_workers", 4), ("log_interval", 10), (
         ("nodes", 1), ("nr", 1), ("gpus", 1), ("rank", 1), ("world_size", 2), ("image_size", 32), ("block_size", 64),
         ("num_classes", 10), ("n_samples", 5000), ("print_freq", 10), ("verbosity", 1), ("start_epoch", 1), ("step_size", 3),
         ("factor", 8), ("nproc_per_node", 2), ("seq_len", 60), ("test_num_ng", 99), ("image_channels", 3),
-        ("eval.dropout", 0.1), ("size", 400), ("input_size", 4), ("out_dim", 4), ("vocab_size", 64)]  # fmt: skip
+        ("eval.dropout", 0.1), ("size", 400), ("input_size", 4), ("out_dim", 4), ("vocab_size", 64),
+        ("make_classification.n_features", 100), ("num_features", 16), ("obs_dim", 8), ("action_dim", 4)]  # fmt: skip
 KINDS = {int: "int", float: "float", bool: "bool"}
 
 
@@ -63,6 +64,15 @@ def test_what_is_searched(name: str, default: Any, expected: dict[str, Any]) -> 
 @pytest.mark.parametrize(("name", "default"), LEFT)
 def test_what_is_not(name: str, default: Any) -> None:
     assert guess.parameter(Option(name, default, KINDS.get(type(default), "float"))) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "is_duration"),
+    [("niters", True), ("opt.max_steps", True), ("--num-train-epochs", True), ("Epochs", True), ("num_boost_round", True)]
+    + [(name, False) for name in ("warmup_steps", "step_size", "steps_per_epoch", "lr", "eval.steps_late", "epochs.lr")],
+)
+def test_the_number_of_steps_of_a_run(name: str, is_duration: bool) -> None:
+    assert guess.is_duration(name) is is_duration
 
 
 def test_a_learning_rate_without_a_default_is_searched() -> None:

@@ -54,7 +54,10 @@ _SIZES = _word_set(
     "latent bottleneck mlp rnn lstm gru projection proj leaves estimators est trees"
 )
 _TREES = _word_set("depth leaf")  # also of `max_depth`, `min_samples_leaf`
-_DATA_SIZES = _word_set("input output in out classes labels vocab image img frame")  # of sizes that the data determine
+# Words of sizes that the data determine, also `n_features`: its number is not that of a layer's, as `features` is.
+_DATA_SIZES = _word_set(
+    "input output in out classes labels label vocab image img frame data dataset obs observation state action target x y"
+)
 _COUNTS = _word_set(
     "layers layer depth heads head blocks levels neighbors stages hops leaf degree kernel ng negatives negative multires"
 )
@@ -88,6 +91,10 @@ _LONGEST_QUALIFIER = 60  # characters before a name that are read, because a lin
 _MONITORS = ("monitor", "monitor_metric", "monitored_metric", "metric_for_best_model")
 _MODES = ("mode", "monitor_mode")
 _MONITORED = re.compile(r"(?:(min|max)\w*\s+)?([A-Za-z][\w./@-]*)")
+_DURATION = re.compile(
+    r"(?:n|nb|no|num|number|of|max|maximum|total|train|training|boost|boosting)*"
+    r"(?:epoch|step|iter|iteration|round|episode|generation|pass|passe)s?"
+)
 _VALIDATION = ("val", "valid", "validation", "eval", "evaluation", "dev")
 _HELD_OUT = (*_VALIDATION, "test")
 _TRAINING = ("train", "training")
@@ -207,7 +214,8 @@ def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
         return (search.span("int", low, high), reason) if 1 < option.default <= _MOST_SAMPLES else None
     last_words = set(_words(option.name.rpartition(".")[2]))  # without the section: only dropout for `train.dropout`
     is_unrelated = last_words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)
-    is_set_by_data = words & (_SIZES | _COUNTS) and words & _DATA_SIZES
+    is_number_of_features = "features" in words and words & {"n", "num", "number"}
+    is_set_by_data = is_number_of_features or (words & (_SIZES | _COUNTS) and words & _DATA_SIZES)
     never_searched = {"path", "dir", "file", "seed", "eval", "test", "val", "validation", "log", "logging", "save", "ema"}
     if option.lists or is_unrelated or is_set_by_data or words & never_searched:
         return None
@@ -229,6 +237,11 @@ def is_searchable(option: Option) -> bool:
     """Return whether the value of an argument could affect what a script learns, by the argument's name and default."""
     is_switch = option.kind == "int" and option.default in (0, 1)  # as in `--is_training 1`
     return not (option.lists or is_switch or option.default is None or set(_words(option.name)) & _NO_SEARCH)
+
+
+def is_duration(name: str) -> bool:
+    """Return whether an argument is the number of steps or epochs of a run, by its name: `niters`, `opt.max_steps`."""
+    return _DURATION.fullmatch(re.sub(r"[\W_]", "", name.rpartition(".")[2].lower())) is not None
 
 
 def with_choices(option: Option, compared: Mapping[str, Sequence[str]]) -> Option:

@@ -594,6 +594,8 @@ def _first_rung(job: ScriptJob, result: smoke.Smoke | None) -> tuple[int, str]:
         return (0, "none # the function's return value has no steps") if job.returned else (1, "")
     source, objective, _ = chosen
     metric = objective["metric"]
+    if duration := next(filter(guess.is_duration, job.space), ""):
+        return 0, f"asha # not used: trials differ in {duration}, and the same step is early in one and the end of another"
     if result is None:
         return 1, ""
     series = result.series(source, metric)

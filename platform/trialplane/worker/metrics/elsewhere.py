@@ -64,8 +64,8 @@ def advice(
             remedy = "print the metric, or for a script write `capture: wandb`"
             other_advice.setdefault("wandb", f"{path} is W&B's, which is not read: {remedy}")
             continue
-        found = [name if name in values else same_words(name, values) for name in names]
-        missing_values = {name: values[name] for name in found if name}
+        read_names = [name if name in values else same_words(name, values) for name in names]
+        missing_values = {name: values[name] for name in read_names if name}
         shown_values = list((missing_values or values).items())[:_MAX_NAMES]
         shown = ", ".join(f"{name} ({value:g})" for name, value in shown_values)
         declaration = source.source if source.source != "file" else f'{{from: file, path: "{source.path}"}}'
