@@ -103,13 +103,13 @@ def test_the_worst_of_a_tournament_loses_to_whomever_it_meets() -> None:
 @pytest.mark.parametrize(
     ("losses", "growth", "patience", "expected"),
     [
-        ([], 2, 1, {4: False}),
-        ([9.0, 8.0, 7.0, 6.0], 2, 1, {4: False, 8: False, 12: False, 16: False, 20: False}),
-        ([9.0, 9.0, 5.0, 4.0], 2, 1, {4: False, 8: True, 16: False, 24: False}),
-        ([9.0, 9.0, 5.0, 4.0], 1, 1, {4: False, 8: False, 12: False, 16: False, 20: False}),
-        ([9.0, 9.5, 8.0, 8.0, 8.1, 8.1], 2, 2, {4: False, 8: False, 12: False, 16: False, 20: True, 28: False}),
-        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 2, 1, {4: False, 8: True, 16: False, 24: True, 40: False}),
-        ([math.inf, math.inf], 3, 1, {4: False, 8: True, 20: False}),
+        ([], 2, 1, {}),
+        ([9.0, 8.0, 7.0, 6.0], 2, 1, {4: False, 8: False, 12: False, 16: False}),
+        ([9.0, 9.0, 5.0, 4.0], 2, 1, {4: False, 8: True, 16: False}),
+        ([9.0, 9.0, 5.0, 4.0], 1, 1, {4: False, 8: False, 12: False, 16: False}),
+        ([9.0, 9.5, 8.0, 8.0, 8.1, 8.1], 2, 2, {4: False, 8: False, 12: False, 16: False, 20: True}),
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 2, 1, {4: False, 8: True, 16: False, 24: True}),
+        ([math.inf, math.inf], 3, 1, {4: False, 8: True}),
     ],
 )
 def test_a_population_restarts_after_comparisons_without_a_new_best(
@@ -213,9 +213,14 @@ def play(
     slots: int = 1,
     pick: Callable[[int], int] = lambda running: 0,
     fails: Callable[[Stretch], bool] = lambda stretch: False,
+    top: int = 16,
+    distance: int = 1,
 ) -> tuple[Members, list[Stretch], set[TrialFolder]]:
-    """A whole population in which segments end in the order that `pick` says, and the folders that were released."""
-    intervals = Intervals(rule.interval, 16)
+    """A whole population in which segments end in the order that `pick` says, and the folders that were released.
+
+    Members report once every `distance` steps.
+    """
+    intervals = Intervals(rule.interval, top)
     state = Members(rule, intervals, members, seed=5)
     drawn, running, history, released = 0, list[Stretch](), list[Stretch](), set[TrialFolder]()
     while True:
@@ -232,7 +237,7 @@ def play(
             return state, history, released
         ended = running.pop(pick(len(running)))
         assert ended.trial is not None
-        done = ended.rung or intervals.top
+        done = -(-(ended.rung or top) // distance) * distance
         if fails(ended):
             state.record_end(ended.trial, TrialState.FAILED, ended.done, (math.nan,))
         else:
@@ -288,6 +293,18 @@ def test_every_member_ends_whatever_the_quorum_and_whoever_fails(
         steps = [stretch.done for stretch in history if stretch.trial == member]
         ends = min((done for victim, done in victims if victim == member), default=12)
         assert steps == list(range(0, ends + 1, 4))
+
+
+@pytest.mark.parametrize("distance", [3, 4, 5, 6, 8, 11])
+@pytest.mark.parametrize("growing", [{}, {"growth": 2, "patience": 3}])
+def test_members_that_report_less_often_than_the_interval_are_compared_to_the_end(
+    distance: int, growing: dict[str, int]
+) -> None:
+    """A member is paused at its first report at the step or beyond, so it may skip the next steps."""
+    rule = Population(interval=4, steps=96, **growing)
+    _, history, _ = play(rule, 8, lambda member, done: float(member - done), slots=8, top=96, distance=distance)
+    compared = {stretch.done for stretch in history if stretch.parent is not None and stretch.parent[0] != stretch.trial}
+    assert compared == {stretch.done for stretch in history if stretch.done}, "the worst take over a state at each step"
 
 
 def test_after_a_restart_members_are_compared_less_often() -> None:

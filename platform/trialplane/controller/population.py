@@ -77,18 +77,21 @@ def choose_donor(population: Population, seed: int, member: int, step: int, loss
 
 
 def comparisons(population: Population, best_losses: Mapping[int, float]) -> dict[int, bool]:
-    """Return the steps at which members are compared, up to the next one, each with whether the population restarts there.
+    """Return the steps at which members have been compared, each with whether the population restarts there.
+
+    Members that report less often than the interval skip some of its multiples. They are compared at the steps that are left.
 
     Args:
         population: Settings.
         best_losses: Best loss of all members at each step at which members were paused.
     """
     restarts: dict[int, bool] = {}
-    interval = step = population.interval
+    interval = next_step = population.interval
     best: float | None = None  # best loss since the last restart
     misses = 0  # number of comparisons in a row without a new best loss
-    while step in best_losses:
-        loss = best_losses[step]
+    for step, loss in sorted(best_losses.items()):
+        if step < next_step:
+            continue
         if best is None or loss < best:
             best, misses = loss, 0
         else:
@@ -97,8 +100,7 @@ def comparisons(population: Population, best_losses: Mapping[int, float]) -> dic
         if restarts[step]:
             interval *= population.growth
             best, misses = None, 0
-        step += interval
-    restarts[step] = False  # the next comparison, whose result is not known yet
+        next_step = step + interval
     return restarts
 
 
