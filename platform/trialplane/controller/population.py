@@ -79,7 +79,7 @@ def choose_donor(population: Population, seed: int, member: int, step: int, loss
 def comparisons(population: Population, best_losses: Mapping[int, float]) -> dict[int, bool]:
     """Return the steps at which members have been compared, each with whether the population restarts there.
 
-    Members that report less often than the interval skip some of its multiples. They are compared at the steps that are left.
+    Members that report less often than the interval skip some of its multiples, and are compared at those that are left.
 
     Args:
         population: Settings.
