@@ -7,6 +7,7 @@
     │   ├── RunNotFound             no run has this name; names similar ones
     │   ├── RunExists               a run with this name has another spec; shows the difference
     │   ├── NotPackedError          a folder is too large to be uploaded, or has a link that leads out of it
+    │   ├── OtherFolderError        a command needs files of a folder above its own; shows the command for that
     │   ├── EntrypointError         the job's code cannot be imported
     │   ├── CheckpointMismatch      a checkpoint does not fit the model, the order of batches or the number of ranks
     │   └── DataError               a text file is missing, empty, not text, or has changed
@@ -37,6 +38,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 # Exit codes of `platform` and the controller; `platform --help` shows this list.
 EXIT_OK = 0
@@ -148,6 +150,20 @@ class RunExists(InputError):
 
 class NotPackedError(InputError):
     """A folder is too large to be uploaded, or has a link that leads out of it."""
+
+
+class OtherFolderError(InputError):
+    """A command needs files of a folder above its own, of which a job gets no copy.
+
+    Args:
+        message: Message, with the command for the folder that has all files.
+        folder: That folder.
+        command: Command line of the user's program there.
+    """
+
+    def __init__(self, message: str, folder: Path, command: str) -> None:
+        super().__init__(message)
+        self.folder, self.command = folder, command
 
 
 class EntrypointError(InputError):

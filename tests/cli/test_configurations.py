@@ -112,17 +112,56 @@ def test_a_command_that_needs_modules_of_a_folder_above_is_refused_with_the_comm
     monkeypatch.chdir(written / "projects")
     result = platform("init", "--from", f"{typed}python fit.py --lr 0.1", "--space", "lr=0.5..2", "--no-smoke")
     assert result.exit_code == 2 and not Path("job.yaml").exists(), result.output
-    absolute = re.search(rf"set `(PYTHONPATH={re.escape(str(written))}(?::\S+)?)` in the command", result.stderr)
-    assert absolute is not None, result.output
     shown = re.search(r"`cd (\S+) && platform init --from (.+?)`;", result.stderr)
     assert shown is not None, result.output
     monkeypatch.chdir(shown[1])
     result = platform("init", "--from", *shlex.split(shown[2]))
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
     assert "high: 2" in Path("job.yaml").read_text(), "the options are those that were typed"
+
+
+def test_a_command_for_another_folder_is_shown_only_if_it_would_be_accepted_there(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = "parser = argparse.ArgumentParser()\nparser.add_argument('--lr')\nparser.add_argument('--n')\n"
+    text = f"import argparse\n{SHARED}{parser}parser.parse_args()\n"
+    write(written, {"shared_lib/losses.py": "def loss(lr): return lr\n", "projects/fit.py": text})
     monkeypatch.chdir(written / "projects")
-    result = platform("init", "--from", f"{typed}{absolute[1]} python fit.py --lr 0.1")
-    assert "its metrics: loss" in result.stderr, "the other remedy"
+    for space, shown in (("hidden=1..9", "has no parameter hidden; there are: lr, n"), ("lr=1..9", f"`cd {written} && ")):
+        result = platform("init", "--from", "python fit.py --n 3", "--space", space)
+        assert result.exit_code == 2 and not list(written.rglob("job.yaml")), result.output
+        assert result.stderr.count("\n") == 1 and shown in result.stderr, result.output
+
+
+def test_a_value_of_a_commands_script_without_a_name_gets_one(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "parser = argparse.ArgumentParser()\nparser.add_argument('--n')\nparser.parse_args()\nprint(f'loss={1 / hidden}')\n"
+    )
+    file = write(written, {"fit.py": f"import argparse\n{text.replace('hidden', '8')}"}) / "fit.py"
+    monkeypatch.chdir(written)
+    result = platform("init", "--from", "cd . && python fit.py --n 3", "--space", "hidden=4..9")
+    assert "without a name in fit.py, set `hidden = VALUE` at its top and use hidden there; nothing" in result.stderr
+    file.write_text(f"import argparse\nhidden = 8\n{text}")
+    result = platform("init", "--from", "cd . && python fit.py --n 3", "--space", "hidden=4..9")
+    text = Path("job.yaml").read_text()
+    assert result.exit_code == 0 and "enqueue: [{hidden: 8}] # today's values, tried" in text, result.output
+    assert "params: # today's values, the same in every trial\n  n: 3\n" in text, "which are the command's"
+
+
+def test_a_folder_that_no_job_may_contain_is_added_to_the_path(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, typed = MODULES_ABOVE["path of the command"]
+    write(written, {"shared_lib/losses.py": "def loss(lr): return lr\n", **files})
+    monkeypatch.setenv("HOME", str(written))
+    monkeypatch.chdir(written / "projects")
+    result = platform("init", "--from", f"{typed}python fit.py --lr 0.1", "--no-smoke")
+    absolute = re.search(rf"set `(PYTHONPATH={re.escape(str(written))}:..)` in the command", result.stderr)
+    assert absolute is not None and "cd " not in result.stderr, result.output
+    result = platform("init", "--from", f"{absolute[1]} python fit.py --lr 0.1")
+    assert "its metrics: loss" in result.stderr, result.output
 
 
 @pytest.mark.parametrize(

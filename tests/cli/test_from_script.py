@@ -110,17 +110,14 @@ def test_the_job_of_a_link_lies_where_it_leads(platform, written: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        ("--lr=0.1 --layers=2", ["enqueue: [{lr: 0.1, layers: 2}] # the script's defaults, tried first"]),
+        ("--lr=0.1 --layers=2", ["enqueue: [{lr: 0.1, layers: 2}] # today's values, tried first"]),
         (
             "--lr=0.1 --weight-decay=0.0",
-            [
-                "enqueue: [{lr: 0.1}] # the script's defaults, tried first; "
-                "weight-decay, by default 0.0, is outside of its range"
-            ],
+            ["enqueue: [{lr: 0.1}] # today's values, tried first; weight-decay, 0.0 today, is outside of its range"],
         ),
         (
             "--weight-decay=0.0",
-            ["# The script's defaults are not tried first: weight-decay, by default 0.0, is outside of its range"],
+            ["# Today's values are not tried first: weight-decay, 0.0 today, is outside of its range"],
         ),
         ("--name=x", []),
     ],
@@ -140,7 +137,7 @@ def test_without_a_smoke_run_the_metric_is_a_guess(platform, written: Path) -> N
     (written / "fit.py").write_text("import fire\ndef main(lr=0.1): ...\nfire.Fire(main)\n" + BODY)
     result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
     assert result.exit_code == 0 and "runs once" not in result.stderr
-    assert "# a placeholder: metrics were not looked for" in Path("src/job.yaml").read_text()
+    assert "# a placeholder: the script was not run; name a metric that it prints\n" in Path("src/job.yaml").read_text()
     assert (
         "the script was not run, so the objective in src/job.yaml is a placeholder: name a metric that it prints; "
         "`platform submit hpo src --objective METRIC:min --local` runs the job" in result.stderr
@@ -367,7 +364,9 @@ def test_a_name_that_is_no_metrics_is_not_guessed_to_be_the_objective(platform, 
         "placeholder: name a metric that it prints; `platform submit hpo src --objective y:min --local` runs"
         in result.stderr
     )
-    assert made().objectives[0].metric == "loss" and "a placeholder" in Path("src/job.yaml").read_text()
+    reason = "no metric that it printed has the name of an objective (eval_mode, y)"
+    assert made().objectives[0].metric == "loss"
+    assert f" # a placeholder: {reason}; name a metric that it prints\n" in Path("src/job.yaml").read_text()
 
 
 @pytest.mark.parametrize("script", ["fit.py", "python fit.py --lr 0.1"])

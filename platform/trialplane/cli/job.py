@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 import json
 import re
 import shlex
@@ -12,7 +15,7 @@ import click
 from trialplane.cli import importing, kinds, names, output
 from trialplane.cli.init_from import from_command, from_file, script_folder
 from trialplane.cli.init_from.request import Request
-from trialplane.errors import EXIT_OK, InputError
+from trialplane.errors import EXIT_OK, InputError, OtherFolderError
 from trialplane.importing import dvc
 from trialplane.job import load, mlflow_names, requirements, schema, short_forms
 from trialplane.job.kinds import base
@@ -126,7 +129,14 @@ def _create_from(source: str, request: Request) -> int:
     if script_folder.exists(file / dvc.FILE):  # the folder of a pipeline
         file = file / dvc.FILE
     if len(source.split()) > 1 and not script_folder.exists(file):
-        return from_command.make_of_command(source, request)
+        try:
+            return from_command.make_of_command(source, request)
+        except OtherFolderError as error:
+            if request.space:  # whose names the command for the other folder must have, too
+                check = dataclasses.replace(request, with_smoke=False, only_checks=True)
+                with contextlib.chdir(error.folder), contextlib.redirect_stderr(io.StringIO()):
+                    from_command.make_of_command(error.command, check)
+            raise
     tool = importing.source_of(file)
     if not tool:
         return from_file.make(file, request)

@@ -11,7 +11,7 @@ from pathlib import Path
 from trialplane.cli import output
 from trialplane.cli.init_from import calls, data_links, script_folder
 from trialplane.cli.init_from.request import Origin, Request
-from trialplane.errors import InputError
+from trialplane.errors import InputError, OtherFolderError
 from trialplane.importing import script
 from trialplane.importing.script import Script
 from trialplane.job import settings
@@ -57,7 +57,7 @@ def refuse_files_above(text: str, words: str, folder: str, call: script.Call | N
             )
 
 
-def _path_above_error(text: str, reason: str, path: Path, request: Request) -> InputError:
+def _path_above_error(text: str, reason: str, path: Path, request: Request) -> OtherFolderError:
     """Return the error for a command that reads a path above the working directory, with the command that works.
 
     Args:
@@ -68,11 +68,7 @@ def _path_above_error(text: str, reason: str, path: Path, request: Request) -> I
     """
     common_folder = Path(os.path.commonpath([Path.cwd(), os.path.normpath(path)]))
     words = f"cd {shlex.quote(Path.cwd().relative_to(common_folder).as_posix())} && {text}"
-    command = request.command(words)
-    return InputError(
-        f"{reason}, above this folder, and trials get a copy of this folder only; give the command in the folder that has "
-        f"both: `cd {shlex.quote(str(common_folder))} && {command}`; nothing was changed"
-    )
+    return _other_folder_error(f"{reason}, above this folder", common_folder, words, request)
 
 
 def python_path(text: str, call: script.Call, request: Request) -> str:
@@ -192,13 +188,27 @@ def _module_above_error(
         words += [_PYTHONPATH.sub(lambda match: f"PYTHONPATH={path}{os.pathsep}{match[1]}", text)]
     else:
         words += [f"export PYTHONPATH={path}", text]
-    command = request.command(" && ".join(words))
-    absolute_path = os.pathsep.join([shlex.quote(str(root)), *values[-1:]])
-    remedies = [f"set `PYTHONPATH={absolute_path}` in the command, for trials on this machine only"]
+    reason += ", outside of this folder"
     if not script_folder.has_other_files(common_folder):
-        remedy = f"give the command in the folder that has both: `cd {shlex.quote(str(common_folder))} && {command}`"
-        remedies.insert(0, remedy)
+        return _other_folder_error(reason, common_folder, " && ".join(words), request)
+    absolute_path = os.pathsep.join([shlex.quote(str(root)), *values[-1:]])
     return InputError(
-        f"{reason}, outside of this folder, and trials get a copy of this folder only; {'; or '.join(remedies)}; "
-        "nothing was changed"
+        f"{reason}, and trials get a copy of this folder only; set `PYTHONPATH={absolute_path}` in the command, for trials "
+        "on this machine only; nothing was changed"
     )
+
+
+def _other_folder_error(reason: str, folder: Path, command: str, request: Request) -> OtherFolderError:
+    """Return the error for a command that works in another folder only.
+
+    Args:
+        reason: Beginning of the message.
+        folder: The other folder.
+        command: Command line that works there.
+        request: Options of the user.
+    """
+    message = (
+        f"{reason}, and trials get a copy of this folder only; give the command in the folder that has both: "
+        f"`cd {shlex.quote(str(folder))} && {request.command(command)}`; nothing was changed"
+    )
+    return OtherFolderError(message, folder, command)

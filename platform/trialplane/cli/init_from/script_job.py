@@ -536,7 +536,7 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
     if job.links:
         lines.append(_field_line("links", list(job.links), "not uploaded: all trials share these"))
     if job.params or job.further_params:
-        lines += ["", "params: # the script's own defaults, the same in every trial" if job.params else "# params:"]
+        lines += ["", "params: # today's values, the same in every trial" if job.params else "# params:"]
         lines += [f"  {_field_line(name, value, comment)}" for name, (value, comment) in job.params.items()]
         lines += [f"  # {line}" for line in job.further_params]
     if job.space:
@@ -632,14 +632,14 @@ def _enqueue_lines(job: ScriptJob) -> list[str]:
     """
     values = first_trial(job)
     outside = "; ".join(
-        f"{name}, by default {job.defaults[name]}, is outside of its range"
+        f"{name}, {job.defaults[name]} today, is outside of its range"
         for name in job.space
         if name in job.defaults and name not in values
     )
     if values:
-        remark = f"the script's defaults, tried first{f'; {outside}' if outside else ''}"
+        remark = f"today's values, tried first{f'; {outside}' if outside else ''}"
         return [_field_line("enqueue", [values], remark)]
-    return [f"# The script's defaults are not tried first: {escapes.escape_controls(outside)}"] if outside else []
+    return [f"# Today's values are not tried first: {escapes.escape_controls(outside)}"] if outside else []
 
 
 def first_trial(job: ScriptJob) -> dict[str, Any]:
@@ -713,18 +713,27 @@ def _requested_objective(
 
 def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -> tuple[str, str]:
     """Return a message that the objective in a job's file is a placeholder, and the option of `submit` that replaces it."""
-    metrics = [metric for source_metrics in result.metrics.values() for metric in source_metrics] if result else []
+    reason, remedy = _placeholder_remark(job, result)
+    metric = shlex.quote(guess.possible_objective(_metrics(result)) or "METRIC")
+    return f"{reason}, so the objective in {file} is a placeholder: {remedy}", f" --objective {metric}:min"
+
+
+def _placeholder_remark(job: ScriptJob, result: smoke.Smoke | None) -> tuple[str, str]:
+    """Return the reason why the objective is a placeholder, and what the user must do."""
     if result is None:
         reason = "the script was not run"
-    elif metrics:
+    elif metrics := _metrics(result):
         reason = f"no metric that it printed has the name of an objective ({', '.join(smoke.shown_names([metrics]))})"
     else:
         reason = "it printed no metric"
     verb = "logs to W&B" if result is not None and job.uses_wandb else "prints"
-    metric_name = f"a metric of {' or '.join(job.metric_files)}" if job.metric_files else f"a metric that it {verb}"
-    message = f"{reason}, so the objective in {file} is a placeholder: name {metric_name}"
-    metric = shlex.quote(guess.possible_objective(metrics) or "METRIC")
-    return message, f" --objective {metric}:min"
+    place = f"of {' or '.join(job.metric_files)}" if job.metric_files else f"that it {verb}"
+    return reason, f"name a metric {place}"
+
+
+def _metrics(result: smoke.Smoke | None) -> list[str]:
+    """Return the names of all metrics of a smoke run; [] without a run."""
+    return [metric for source_metrics in result.metrics.values() for metric in source_metrics] if result else []
 
 
 def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
@@ -746,8 +755,8 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
         return [*source_lines, _field_line("objective", objective, f"{reason}{last}{others}")]
     if job.returned:
         return _returned_metric_lines(job)
-    cause = "metrics were not looked for" if result is None else "no metric was found"
-    placeholder = _field_line("objective", {"metric": "loss", "direction": "minimize"}, f"a placeholder: {cause}")
+    remark = f"a placeholder: {'; '.join(_placeholder_remark(job, result))}"
+    placeholder = _field_line("objective", {"metric": "loss", "direction": "minimize"}, remark)
     if job.metric_files:
         sources = [{"from": "file", "path": path} for path in job.metric_files]
         return [_field_line("metrics", sources, "which the stages declare"), placeholder]

@@ -877,9 +877,9 @@ def refuse_unknown(
     has_similar = any(errors.nearest(name, known_names).endswith("?") for name in unknown_names)
     if not remedy and not has_similar and (started_remedy := launcher.started_remedy(started_commands())):
         remedy = f"; for an option that it does not set, {started_remedy}"
-    elif not remedy and not has_similar and not reason and copy.file.suffix == ".py":
-        name = unknown_names[0]
-        remedy = f"; for a value without a name in {copy.file.name}, set `{name} = VALUE` at its top and use {name} there"
+    elif not remedy and not has_similar and not reason and (copy.file.suffix == ".py" or parsed_script.call is not None):
+        name, file = unknown_names[0], copy.file if parsed_script.call is None else Path(parsed_script.call.script)
+        remedy = f"; for a value without a name in {file.name}, set `{name} = VALUE` at its top and use {name} there"
     raise InputError(f"{title} has no parameter {'; and no '.join(names_with_hints)}{reason}{remedy}; nothing was changed")
 
 

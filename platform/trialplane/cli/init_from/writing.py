@@ -32,7 +32,7 @@ from trialplane.cli.init_from import (
 from trialplane.cli.init_from.request import Origin, Request
 from trialplane.cli.init_from.script_job import ScriptJob
 from trialplane.cli.init_from.script_probe import ScriptCopy
-from trialplane.errors import InputError
+from trialplane.errors import EXIT_OK, InputError
 from trialplane.importing import guess, script
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, credentials, load, notebook, settings
@@ -90,6 +90,8 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
         origin, new_files=(*origin.new_files, *job_files.ignore_file(folder, hidden_files, ignored))
     )
     job, result, summary, options = _make_job(origin, parsed_script, start, file_with_values, packed.data, request)
+    if request.only_checks:
+        return EXIT_OK
     exit_code = job_files.write_files(folder, script_job.yaml_text(job, result), summary, origin.new_files, options)
     if message := script_job.pruner_message(job, result):
         output.note(message)
