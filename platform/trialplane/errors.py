@@ -221,7 +221,7 @@ class CheckpointError(TrialplaneError):
 
 
 class CheckpointDamaged(CheckpointError):
-    """Files of a checkpoint were truncated or changed after they were written."""
+    """A checkpoint is missing, or its files were truncated or changed after they were written."""
 
 
 class CacheError(TrialplaneError):

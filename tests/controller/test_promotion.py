@@ -175,6 +175,19 @@ def test_a_value_that_is_no_number_is_the_worst() -> None:
     assert rule.next_stretch(None) == Stretch(1, 2, 1)
 
 
+def test_a_trial_that_fails_at_its_rung_takes_no_place_there() -> None:
+    """The best two fail after their report at the rung, as when their checkpoints cannot be written."""
+    rule = Promotion(Ladder(1, 4, 16), trials=8)
+    for trial in range(8):
+        rule.record_start(rule.first_stretch(trial))
+        state = TrialState.FAILED if trial < 2 else TrialState.PAUSED
+        rule.record_end(trial, state, 1, (float(trial),))
+    assert rule.next_stretch(None) == Stretch(2, 4, 1), "the best of those that can continue"
+    assert rule.find_hopeless() == [3, 4, 5, 6, 7], "one of the six is promoted"
+    assert next(rule.rung_counts()) == (1, 6, 6)
+    assert rule.used_steps == 8
+
+
 def test_brackets_start_one_rung_higher_and_are_smaller() -> None:
     ladder = Ladder(1, 4, 64, brackets=3)
     brackets = collections.Counter(ladder.bracket(trial) for trial in range(2100))

@@ -123,7 +123,7 @@ def test_a_missing_checkpoint_of_a_donor_is_a_reported_error(bench: Bench) -> No
     for folder in bench.root.rglob("trial-5-step-4"):
         shutil.rmtree(folder)
     outcome, reports = ended(bench, "saves", 3, second(donor), attempt=2)
-    assert (outcome.state, outcome.failure, reports) == (TrialState.FAILED, FailureClass.ERROR, [])
+    assert (outcome.state, outcome.failure, reports) == (TrialState.FAILED, FailureClass.LOST, [])
     assert "trial 3 was to continue after step 4, and trial 5's checkpoint at " in outcome.message
     assert outcome.message.endswith("trial-5-step-4 is missing")
 
@@ -135,7 +135,7 @@ def test_the_newest_state_of_a_donor_is_taken_or_none(bench: Bench) -> None:
     file = folder / "step-0000000004" / "state.packed"
     file.write_bytes(bytes(file.stat().st_size))  # the digest is that of names and sizes, which stay
     outcome, reports = ended(bench, "saves", 3, second(donor), attempt=2)
-    assert (outcome.state, outcome.failure, reports) == (TrialState.FAILED, FailureClass.ERROR, [])
+    assert (outcome.state, outcome.failure, reports) == (TrialState.FAILED, FailureClass.LOST, [])
     assert "step-0000000004/state.packed was changed after it was written" in outcome.message
 
 

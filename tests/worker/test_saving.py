@@ -172,10 +172,11 @@ def test_a_checkpoint_that_is_gone_or_changed_is_an_error(bench: Bench) -> None:
     assert first.checkpoints is not None
     segment = Segment(4, ("loss",), 2, 0, Parent(3, 2, "another"))
     outcome, reports = ended(bench, "saves", segment=segment, attempt=2)
-    assert (outcome.state, reports) == (TrialState.FAILED, [])
+    assert (outcome.state, outcome.failure, reports) == (TrialState.FAILED, FailureClass.ERROR, [])
     assert "was changed since the trial was paused" in outcome.message
     segment = Segment(4, ("loss",), 2, 0, Parent(4, 2, first.checkpoints.digest))
     outcome, _ = ended(bench, "saves", segment=segment, attempt=3)
+    assert outcome.failure is FailureClass.LOST, "the storage's fault"
     assert "trial-4 is missing" in outcome.message
 
 

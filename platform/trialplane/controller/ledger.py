@@ -1048,7 +1048,7 @@ class Ledger:
         `Promotion.raise_top` decides. The new top rung becomes an attribute of the study. `_write` writes it together with
         the end of the attempt, so this comes before `_write`.
         """
-        if not isinstance(self.promotion, Promotion) or outcome.retried:
+        if not isinstance(self.promotion, Promotion) or outcome.state is TrialState.FAILED:
             return
         done, losses = self._steps_done(request, outcome), self._losses(outcome)
         if self.promotion.raise_top(request.trial, done, losses):

@@ -159,7 +159,7 @@ class Promotion:
         if state is TrialState.COMPLETE:
             self._complete_count += 1
         has_reached_rung = stretch.rung > 0 and done >= stretch.rung
-        if has_reached_rung:
+        if has_reached_rung and state is not TrialState.FAILED:  # a failed one would take the place of one that can continue
             rung = self._rung(trial, stretch.rung)
             rung.add(trial, _comparable(losses))
             if state is TrialState.PAUSED:
@@ -169,7 +169,8 @@ class Promotion:
     def raise_top(self, trial: int, done: int, losses: Losses) -> bool:
         """Raise the top rung if a trial has reached it and the ranking at it differs from the ranking at the rung below.
 
-        Differences within the noise do not count, see `ranking`. Call this at the end of a stretch, before `record_end`.
+        Differences within the noise do not count, see `ranking`. Call this at the end of a stretch that has not failed,
+        before `record_end`.
 
         Args:
             trial: Number of the trial.

@@ -463,6 +463,7 @@ class SlotPool:
         if its process was stopped, but not by the controller.
         """
         # A process that was stopped by SIGTERM is LOST with an exit code. Without an exit code its template has died.
+        # A trial whose checkpoint is missing is LOST with an exit code, too: another pod may find it.
         was_stopped = outcome.failure is FailureClass.LOST and outcome.exit_code is not None
         in_cluster = self._config.ship
         return in_cluster and was_stopped and not state.was_told_to_end

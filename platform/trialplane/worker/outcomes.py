@@ -278,6 +278,8 @@ def _failure_class(request: records.TrialRequest, error: BaseException) -> Failu
         return FailureClass.CRASHED
     if isinstance(error, context.Invalid):
         return FailureClass.INVALID
+    if isinstance(error, errors.CheckpointDamaged) and request.segment is not None and request.segment.parent is not None:
+        return FailureClass.LOST  # the checkpoint of a paused trial is the storage's fault, which may be back for a retry
     if isinstance(error, errors.TransportError) and request.worker is not None:
         return FailureClass.INVALID  # a worker's result that cannot be packed is a fault of the job
     return FailureClass.ERROR

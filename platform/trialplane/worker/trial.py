@@ -448,23 +448,23 @@ def _check_parent_checkpoint(config: records.SlotConfig, request: records.TrialR
     """Check that the checkpoint from which a segment continues, if any, has not changed since the trial was paused.
 
     Raises:
-        CheckpointError: It is missing, or was changed.
+        CheckpointDamaged: It is missing, or cannot be read.
+        CheckpointError: It was changed.
     """
     parent = None if request.segment is None else request.segment.parent
     if parent is None:
         return
     location = checkpoint_folder(config, request.run, parent.trial, parent.folder)
-    summary = folders.summary(location)
-    problem = ""
+    owner = "its" if parent.trial == request.trial else f"trial {parent.trial}'s"
+    text = f"trial {request.trial} was to continue after step {parent.step}, and {owner} checkpoint at {location}"
+    try:
+        summary = folders.summary(location)
+    except errors.CheckpointError as error:
+        raise errors.CheckpointDamaged(f"{text} cannot be read: {error.__cause__}") from error
     if summary is None:
-        problem = "is missing"
-    elif parent.digest and parent.digest != summary.digest:
-        problem = "was changed since the trial was paused"
-    if problem:
-        owner = "its" if parent.trial == request.trial else f"trial {parent.trial}'s"
-        raise errors.CheckpointError(
-            f"trial {request.trial} was to continue after step {parent.step}, and {owner} checkpoint at {location} {problem}"
-        )
+        raise errors.CheckpointDamaged(f"{text} is missing")
+    if parent.digest and parent.digest != summary.digest:
+        raise errors.CheckpointError(f"{text} was changed since the trial was paused")
 
 
 def _find_origin(config: records.SlotConfig, request: records.TrialRequest, location: str) -> context.Origin:
