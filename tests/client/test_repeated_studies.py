@@ -46,7 +46,8 @@ class Work:
         most: number of steps after which the last controller is killed.
         stops: whether the running attempts save themselves before that, and end.
         early: whether every third trial is complete at step 3, below a rung.
-        broken: how a trial fails at step 2 or at its first rung, by trial.
+        broken: how a trial fails at step 2 or at a rung before, by trial.
+        healthy: number of steps that such a trial does before it may fail.
         job: the run's job, if it was changed.
 
     Attributes:
@@ -64,10 +65,11 @@ class Work:
         stops: bool = False,
         early: bool = False,
         broken: Mapping[int, FailureClass] = types.MappingProxyType({}),
+        healthy: int = 0,
         job: Job | None = None,
     ) -> None:
         self._run, self._random, self._fails, self._most, self._early = run, random.Random(seed), fails, most, early
-        self._stops, self._broken, self._job = stops, broken, job
+        self._stops, self._broken, self._healthy, self._job = stops, broken, healthy, job
         self.trained: list[tuple[int, int]] = []
         while not self._work(self._random.randint(9, 25) if kills else 10**6):
             pass
@@ -115,7 +117,7 @@ class Work:
         self.trained.append((request.trial, step))
         if request.trial == self._fails and request.attempt == 1:
             end = TrialOutcome(number, TrialState.FAILED, failure=FailureClass.LOST)
-        elif request.trial in self._broken and step == min(2, rung or 2):
+        elif request.trial in self._broken and step > self._healthy and step == min(2, rung or 2):
             failure = self._broken[request.trial]
             end = TrialOutcome(number, TrialState.FAILED, failure, message=f"{failure} of {request.trial}", fingerprint="x")
         else:
@@ -303,6 +305,20 @@ def test_a_repeated_failure_is_trained_if_the_user_has_it_tried_again(runs: Runs
     last = study(runs, "last", "none", reuse=True)
     assert not Work(last, 4).trained
     assert {row.state for row in runs.target.rows("last")} == {TrialState.COMPLETE}
+
+
+@pytest.mark.parametrize("retried", ["first", "second"])
+def test_a_promoted_trial_that_is_tried_again_starts_over(runs: Runs, retried: str) -> None:
+    """Its checkpoints were removed when it failed, or the run has repeated all of it, and it never had any."""
+    Work(study(runs, "first"), 1, broken=dict.fromkeys(range(12), FailureClass.ERROR), healthy=1)
+    if retried == "second":
+        assert not Work(study(runs, "second", reuse=True), 2).trained
+    failed = {row.trial for row in runs.target.rows(retried) if row.failure}
+    assert failed
+    run = RunPaths.of(runs.home, retried)
+    job = folder.load_job(run).model_copy(update={"retries": Retries(failed_before=99)})
+    trained = Work(run, 3, job=job).trained
+    assert {min(step for number, step in trained if number == trial) for trial in failed} == {1}
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])

@@ -27,12 +27,13 @@ from optuna.samplers._tpe import sampler as tpe
 from tests.controller.conftest import outcome
 from tests.controller.loops import PAUSED, Loop
 from tests.controller.slots_double import Slots
-from tests.controller.trainings import Opened, failed, job
+from tests.controller.trainings import Opened, asked, failed, job
 
 from trialplane.controller import export
 from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.promotion import Promotion, Stretch
+from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.job.search import Ladder
 from trialplane.ledger import attempts as reading
 from trialplane.ledger.attempts import StudyOrder
@@ -276,6 +277,29 @@ def test_a_promoted_trial_names_the_checkpoint_that_it_continues_from(opened: Op
     assert (promoted.segment.rung, promoted.segment.done, promoted.segment.offset) == (4, 1, 0)
     assert (first.series, promoted.series) == (0, 0)
     assert (promoted.segment.parent.step, promoted.segment.parent.digest) == (1, "digest of 0 at 1")
+
+
+def unwanted(work: StudyWorkload) -> set[int]:
+    """The trials whose checkpoints it removes."""
+    assert work._remover is not None
+    return {folder.trial for folder in work._remover.unwanted}
+
+
+def test_a_promoted_trial_that_failed_and_is_tried_again_starts_over(opened: Opened) -> None:
+    """Its checkpoints were removed when it failed. Those of the retry are not."""
+    ledger, trainings = opened.open(study()), Trainings()
+    for _ in range(4):
+        trainings.run(ledger, asked(ledger))
+    promoted = asked(ledger)
+    ledger.tell(failed(promoted, FailureClass.ERROR))
+    failed_only = StudyWorkload(ledger, Slots(1))
+    ledger = opened.open(study(retries={"failed_before": 5}))
+    retried = StudyWorkload(ledger, Slots(1))
+    assert [unwanted(work) for work in (failed_only, retried)] == [{promoted.trial}, set()]
+    again = asked(ledger)
+    assert (again.trial, again.retry_of) == (promoted.trial, promoted.number)
+    assert promoted.segment is not None
+    assert again.segment == dataclasses.replace(promoted.segment, parent=None, series=None)
 
 
 BOTH = [{"metric": "loss", "direction": "minimize"}, {"metric": "size", "direction": "minimize"}]

@@ -16,7 +16,7 @@ from tests.study.conftest import Study
 from trialplane.job.search import Ladder
 from trialplane.wire import records
 from trialplane.wire.records import TrialRequest
-from trialplane.wire.states import RunState
+from trialplane.wire.states import RunState, TrialState
 
 TOP = 16
 LADDER = Ladder(1, 4, TOP)
@@ -125,3 +125,41 @@ def test_kills_change_neither_promotions_nor_metrics(study: Study, ranks: int, t
     left = {place.name for place in (study.files("killed").checkpoints / "killed").iterdir()}
     complete = {f"trial-{row.trial}" for row in run.rows() if row.state.value == "COMPLETE"}
     assert left == complete, "the checkpoints of the others are gone"
+
+
+FAILING = """
+from pathlib import Path
+
+
+def run(ctx):
+    done = ctx.restored["done"] if ctx.restored else 0
+    for epoch in range(done + 1, ctx.params["epochs"] + 1):
+        if epoch == 3 and not Path("MENDED").exists():
+            raise OSError("no space left")
+        with open("LINES", "a") as file:
+            file.write(f"{ctx.trial} {epoch}\\n")
+        ctx.report(epoch, loss=ctx.params["lr"] + 1 / epoch)
+        ctx.save(epoch, {"done": epoch}, every=0)
+    return {"loss": ctx.params["lr"]}
+"""
+
+
+@pytest.mark.slow
+def test_a_promoted_trial_that_failed_can_be_tried_again(study: Study) -> None:
+    """Its checkpoints were removed when it failed."""
+    lines, mended = study.job.parent / "lines", study.job.parent / "mended"
+    study.write(FAILING.replace("LINES", str(lines)).replace("MENDED", str(mended)), SPEC)
+    pruner = {"name": "asha", "promote": True, "max_resource": "epochs"}
+    run = study.submit("failing", pruner=pruner, trials=8, parallel=1, preload=[], **{"budget.failed_alike": None})
+    assert run.wait(600).failures == {"error": 2}
+    failed = {row.trial for row in run.rows() if row.failure}
+    lines.unlink()
+    mended.touch()
+    assert run.retry_failed() == 2
+    status = run.wait(600)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    assert (status.complete, status.pruned, status.retried) == (1, 7, 2)
+    (best,) = (row.trial for row in run.rows() if row.state is TrialState.COMPLETE)
+    trained = [tuple(map(int, line.split())) for line in lines.read_text().splitlines()]
+    whole = [(trial, epoch) for trial in failed for epoch in range(1, 5)] + [(best, epoch) for epoch in range(5, TOP + 1)]
+    assert sorted(trained) == sorted(whole)

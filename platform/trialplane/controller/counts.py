@@ -140,6 +140,11 @@ class Repeats:
         """Return the number of attempts that wait for a retry."""
         return len(self._waiting)
 
+    @property
+    def trials(self) -> frozenset[int]:
+        """The trials of these attempts."""
+        return frozenset(request.trial for request in self._waiting)
+
     def take(self) -> TrialRequest:
         """Remove and return the attempt to be retried next."""
         return self._waiting.popleft()

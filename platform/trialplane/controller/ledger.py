@@ -257,6 +257,11 @@ class Ledger:
         unwritten_count = 0 if self._unwritten is None else 1
         return len(self._repeats) + unwritten_count + undrawn_count + self.counts.paused
 
+    @property
+    def waiting_trials(self) -> frozenset[int]:
+        """The trials that wait for a retry."""
+        return self._repeats.trials
+
     def ask(self, slot: int | None = None) -> TrialRequest | None:
         """Select or draw the next attempt and write it to the database; return None if there is none to start now.
 
@@ -893,7 +898,7 @@ class Ledger:
             new_params: New drawn parameters; None for those of the previous attempt.
         """
         if segment is None and previous.segment is not None:
-            segment = self._retried_segment(previous.trial, previous.segment)
+            segment = self._retried_segment(previous, previous.segment)
         frozen, trial_id = self._frozen(previous.trial), self._trial_id(previous.trial)
         if new_params is None:
             sampled = self._sampled_params(previous.number)
@@ -912,14 +917,20 @@ class Ledger:
         optuna_trial = suggesting.restore_joint_parameters(optuna.trial.Trial(self._study, trial_id))
         return self._create_attempt(optuna_trial, previous.trial, previous.attempt + 1, previous.number, sampled, segment)
 
-    def _retried_segment(self, trial: int, failed: Segment) -> Segment:
-        """Return the segment of a retry of a trial's failed segment."""
+    def _retried_segment(self, previous: TrialRequest, failed: Segment) -> Segment:
+        """Return the segment of a retry of an attempt whose segment failed."""
         parent = failed.parent
-        if parent is not None and not parent.folder:
+        _, outcome = self._attempts[previous.number]
+        assert outcome is not None
+        if not outcome.retried:
+            # The trial had failed for good, and the user has it tried again. Its checkpoints were removed, or an earlier
+            # run has them and this one does not.
+            parent = None
+        elif parent is not None and not parent.folder:
             # The failed attempt may have written newer checkpoints into the same folder, from which the retry may continue.
             parent = dataclasses.replace(parent, digest="")
         # The reports of the failed attempt may show whether the trial counts its steps from 0 or 1.
-        offset = self._offsets.get(trial, failed.offset)
+        offset = self._offsets.get(previous.trial, failed.offset)
         return dataclasses.replace(failed, parent=parent, offset=offset, series=None)
 
     def _create_attempt(

@@ -32,7 +32,10 @@ class StudyWorkload(Workload):
         self._remover: CheckpointRemover | None = None  # without it, no checkpoint is removed
         self._keeps_files = False
         if isinstance(job, Study) and (job.keep is not None or ledger.promotion is not None):
-            self._remover = CheckpointRemover(job, slots, ledger.newest.values())
+            # A trial that the user has tried again has failed, but needs the checkpoints that it will save.
+            waiting = ledger.waiting_trials
+            rows = [row for trial, row in ledger.newest.items() if trial not in waiting]
+            self._remover = CheckpointRemover(job, slots, rows)
             self._release_checkpoints(self._remover)
             self._keeps_files = bool(job.keep and job.keep.files)
         self._alike = AlikeFailures(job.budget.failed_alike, bool(counts.complete or counts.pruned))
