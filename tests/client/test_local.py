@@ -68,6 +68,41 @@ def test_a_run_with_damaged_earlier_trials_is_no_user_of_a_checkpoint(runs, home
     assert runs.target.checkpoint_users("b") == []
 
 
+# A change while it runs
+
+
+def test_a_running_run_is_changed_and_goes_on(runs, double):
+    handle = going(runs, double)
+    handle.edit(["trials=9", "space.lr.high=3"])
+    assert handle.is_active()
+    assert (handle.job.trials, handle.job.search.parameters["lr"].high) == (9, 3.0)
+
+
+def test_a_change_that_fits_no_more_after_the_pause_leaves_a_run_as_it_was(runs, double, monkeypatch):
+    handle, pause = going(runs, double), RunHandle.pause
+
+    def late(handle):
+        status = pause(handle)
+        runs.drive(RunPaths.of(runs.home, handle.name), complete, asks=2)  # trials that started before it
+        return status
+
+    monkeypatch.setattr(RunHandle, "pause", late)
+    with pytest.raises(InputError, match=r"a continues unchanged: .*trials: 5 have already started; set at least"):
+        handle.edit(["trials=4"])
+    assert handle.is_active()
+    assert handle.job.trials == 6
+
+
+def going(runs, double) -> RunHandle:
+    """A run of six trials that goes on after three."""
+    run = runs.make("a", tell=complete, asks=3)
+    runs.say(run, RunState.PAUSED)
+    handle = RunHandle("a", runs.target)
+    handle.resume()
+    double(run)
+    return handle
+
+
 # A name that is taken
 
 

@@ -476,8 +476,9 @@ class RunHandle:
         """Continue a paused or ended run.
 
         Args:
-            changes: Fields to change: dotted field → value, for example `{"trials": 100, "parallel": 8}`. Only the number of
-                trials, iterations and workers, the budget, the retries and the cluster can change.
+            changes: Fields to change: dotted field → value, for example `{"trials": 100, "parallel": 8}`. The number of
+                trials, iterations and workers, the budget, the retries and the cluster can change; of a study also its
+                space, sampler and pruner.
             sets: Fields to change, as `field=value`.
 
         Raises:
@@ -508,12 +509,22 @@ class RunHandle:
 
         Raises:
             SpecError: A field cannot change, or the run would not fit its target. The run is not paused.
-            InputError: The run has succeeded, and nothing is left to do.
+            InputError: The run has succeeded, and nothing is left to do. Or it has started more trials before its pause than
+                it would have; it continues unchanged.
         """
-        if self.is_active():
-            self._changed_job(self.job, {}, sets)  # only to raise before the pause; `resume` applies the changes
-            self.pause()
-        self.resume(sets=sets)
+        if not self.is_active():
+            self.resume(sets=sets)
+            return
+        self._changed_job(self.job, {}, sets)  # only to raise before the pause; `resume` applies the changes
+        is_paused = self.pause().state is RunState.PAUSED
+        try:
+            self.resume(sets=sets)
+        except InputError as error:
+            if not is_paused:  # its last trials have ended before the pause
+                raise
+            self.resume()
+            reason = "; ".join(map(str, error.issues)) if isinstance(error, SpecError) else str(error)
+            raise InputError(f"{self.name} continues unchanged: {reason}") from error
 
     def _changed_job(self, job: Job, changes: Mapping[str, Any], sets: Sequence[str]) -> Job:
         """Return the run's job with changes.
