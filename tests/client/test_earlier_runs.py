@@ -108,6 +108,7 @@ def test_other_code_is_not_reused(runs: Runs) -> None:
         ({}, {"train.py": "def run(ctx):\n    return {'loss': 0.0}\n"}, "code: train.py: changed"),
         ({}, {"data.csv": "a,b\n1,3\n"}, "code: data.csv: changed"),
         ({"seed": 9, "description": "x", "trials": 9}, {}, "seed: 0 → 9"),
+        ({"cluster.image": "train:2", "cluster.node_selector": {"gpu": "h100"}}, {}, 'cluster.image: null → "train:2"'),
         ({"params.data": "other.csv"}, {}, 'params.data: "data.csv" → "other.csv"'),
         (
             {"seed": 9},
@@ -116,7 +117,7 @@ def test_other_code_is_not_reused(runs: Runs) -> None:
             "code: part-3.csv: added; and 2 more",
         ),
     ],
-    ids=["code", "data", "field", "param", "many"],
+    ids=["code", "data", "field", "image", "param", "many"],
 )
 def test_the_reason_why_nothing_is_reused_is_reported(
     runs: Runs, fields: dict[str, Any], files: dict[str, str], reason: str

@@ -99,6 +99,10 @@ def test_other_objectives_are_refused() -> None:
     [
         ({"trials": 99, "parallel": 4, "sampler": "gp", "pruner": "median", "space": {"lr": UNIT, "x": UNIT}}, True),
         ({"reuse": True, "enqueue": [{"lr": 0.1}], "budget": {"time": "1h"}, "retries": {"lost": 1}}, True),
+        ({"cluster": {"node_selector": {"gpu": "h100"}}}, True),
+        ({"cluster": {"image": "train:2"}}, False),
+        ({"requirements": "requirements.txt"}, False),
+        ({"install": True}, False),
         ({"seed": 1}, False),
         ({"entrypoint": "other:run"}, False),
         ({"resources": {"cpus": 4}}, False),

@@ -88,8 +88,8 @@ def _history_mapper(target: Target, run: str, old_job: Job, plan: Plan, job: Stu
     has_same_code = target.submission(run).get("identity") == plan.pack.identity
     job_digest = earlier.training_digest(old_job.model_copy(update={"seed": job.seed}))
     has_same_digest = job_digest == earlier.training_digest(job)
-    # `avoid_oom` needs the same GPUs and packages, too.
-    trains_alike = has_same_code and has_same_digest and earlier.has_same_machine(old_job, job)
+    # `avoid_oom` needs the same GPUs, too.
+    trains_alike = has_same_code and has_same_digest and old_job.cluster == job.cluster
     out_of_memory = _out_of_memory(target, run) if job.avoid_oom else ()
     return earlier.HistoryMapper(run, old_job, job, rows.newest_attempts(target.rows(run)), out_of_memory, trains_alike)
 
@@ -287,7 +287,8 @@ def _affects_results(difference: str) -> bool:
     section = difference.partition(": ")[0].partition(".")[0]
     if section == "code":
         return not difference.startswith((f"code: {pack.JOB}:", "code: modes"))  # as in `Pack.identity`
-    return section == "params" or section not in earlier.IGNORED_FIELDS
+    is_image = difference.startswith("cluster.image: ")
+    return is_image or section == "params" or section not in earlier.IGNORED_FIELDS
 
 
 def _beginnings(

@@ -44,11 +44,9 @@ IGNORED_FIELDS = frozenset(
         "budget",
         "retries",
         "notify",
-        "cluster",
+        "cluster",  # its image is compared
         "params",
         "checkpoints",
-        "requirements",
-        "install",
     ]
 )
 
@@ -61,14 +59,12 @@ _OWN_FAULTS = (FailureClass.ERROR, FailureClass.OOM, FailureClass.INVALID)
 
 
 def training_digest(job: Job) -> str:
-    """Return a digest of all fields of a job that affect the result of a trial with given parameters, and of its seed."""
-    fields = job.model_dump(mode="json", exclude=set(IGNORED_FIELDS))
+    """Return a digest of all fields of a job that affect the result of a trial with given parameters, and of its seed.
+
+    The image and the packages are among them, as with another version of a library the same code gives other results.
+    """
+    fields = job.model_dump(mode="json", exclude=set(IGNORED_FIELDS)) | {"image": job.cluster.image}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-
-
-def has_same_machine(old: Job, new: Job) -> bool:
-    """Return whether two jobs have the same image, kind of machine and packages, so that equal trials fail alike."""
-    return (old.cluster, old.requirements, old.install) == (new.cluster, new.requirements, new.install)
 
 
 def refusal(old: Job, new: Job) -> str:
@@ -304,7 +300,7 @@ def followable_run(
         return FollowableRun(run, decides_alike)
     all_attempts = list(attempts)
     has_success = any(outcome is not None and outcome.failure is None for _, outcome in all_attempts)
-    repeats_failures = has_success and has_same_machine(job, new)
+    repeats_failures = has_success and job.cluster == new.cluster  # another kind of machine may not fail
     failed = {request.number for request, outcome in all_attempts if outcome is not None and outcome.failure is not None}
     retried = failed.intersection(request.retry_of for request, _ in all_attempts if request.retry_of is not None)
     selected: list[EarlierAttempt] = []
