@@ -22,6 +22,7 @@ trials: 2
 """
 ONE = "objective: {metric: f1, direction: maximize}\n"
 SEVERAL = "objectives: [{metric: f1, direction: maximize}, {metric: loss, direction: minimize}]\n"
+SAVES_NOTHING = "def run(ctx):\n    ctx.report(1, f1=1.0)\n"
 SAVES = "def run(ctx):\n    state = ctx.restored\n"
 
 
@@ -94,8 +95,12 @@ def test_the_top_rung_is_raised_by_one_value_only(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "text", "refused"),
     [
-        ("def run(ctx):\n    ctx.report(1, f1=1.0)\n", "", True),
+        (SAVES_NOTHING, "", True),
+        (f"# checkpoints are for later\n{SAVES_NOTHING}", "", True),
+        (f"{SAVES_NOTHING}    'restored from a checkpoint'\n    ctx.model(gradient_checkpointing=True)\n", "", True),
         (SAVES, "", False),
+        (f"{SAVES_NOTHING}    save(f'{{ctx.trial}}/model.ckpt')\n", "", False),
+        (f"{SAVES_NOTHING}    Trainer(save_checkpoint=True)\n", "", False),
         ("from trialplane.integrations import xgboost\ndef run(ctx): ...\n", "", False),
         ("print('f1: 1')\n", "script: train.py\n", True),
         ("print('f1: 1')\n", "script: train.py\narguments: [--out, '{checkpoints}']\n", False),

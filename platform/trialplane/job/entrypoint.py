@@ -20,8 +20,9 @@ from trialplane.job.kinds import Job, Study
 from trialplane.job.kinds.base import Function
 from trialplane.job.kinds.study import Reuse
 
-# Code with one of these names probably saves checkpoints, through the platform or a library.
-_CHECKPOINTS = re.compile(r"checkpoint|restored|trialplane\.integrations|ckpt", re.IGNORECASE)
+# Code with one of these words probably saves checkpoints, through the platform or a library. Gradient checkpointing saves
+# memory, and nothing else.
+_CHECKPOINTS = re.compile(r"(?<!gradient_)checkpoint|restored|trialplane\.integrations|ckpt", re.IGNORECASE)
 _MOST_FIXED = 20  # parameters in a message
 # Nodes with names of their own, which the module does not have.
 _SCOPES = (
@@ -118,8 +119,8 @@ def fixing_advice(tree: ast.Module | None, searched: Collection[str]) -> str:
 def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
     """Yield an issue if trials continue from checkpoints, but the job's code cannot do that or seems to save none.
 
-    Such trials are those that are paused at rungs, members of a population, and trials with `reuse.steps`. Files of the code
-    are searched for words such as "checkpoint".
+    Such trials are those that are paused at rungs, members of a population, and trials with `reuse.steps`. The names and
+    strings in the code are searched for words such as "checkpoint".
 
     A command, and a script that gets the folder of its checkpoints as an argument, save them in ways of their own, so their
     code is not searched. But they cannot continue from checkpoints of other trials, which a population and `reuse.steps`
@@ -144,10 +145,24 @@ def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
     for root in (folder, *packages(job, folder)):
         for file in root.glob("**/*.py"):
             with contextlib.suppress(OSError):  # other checks report files that cannot be read
-                if _CHECKPOINTS.search(file.read_text(encoding="utf-8", errors="replace")):
+                text = file.read_text(encoding="utf-8", errors="replace")
+                if _CHECKPOINTS.search(text) and any(map(_CHECKPOINTS.search, _words(text))):
                     return
     advice = "call ctx.save(step, state) after each ctx.report, and begin with ctx.restored"
     yield Issue(field, f"needs checkpoints to continue trials from, and the job's code saves none: {advice}; or {other}")
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yield the names and strings in code, without comments and docstrings; all of the text if it cannot be parsed."""
+    try:
+        tree = notebook.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        yield text
+        return
+    statements = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Constant) and node in statements):  # a docstring
+            yield from (value for _, value in ast.iter_fields(node) if isinstance(value, str))
 
 
 def _package_issues(job: Job, folder: Path) -> Iterator[Issue]:
