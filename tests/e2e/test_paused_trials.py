@@ -1,5 +1,5 @@
 """Promotion and a population whose pods are killed: the same decisions as in runs that are left alone, and metrics that are
-equal to the last bit.
+equal to the last bit. And with autoscaling, paused trials hold no pods.
 
 Not checked here: kills of single processes (tests/study/test_promotion.py, test_population.py), the rules by themselves
 (tests/controller).
@@ -50,6 +50,21 @@ seed: 3
 retries: {crashed: 9, lost: 9}
 resources: {cpus: 1, memory: 512Mi}
 %s
+"""
+# The trials wait for a file, and the last one, 15, for another. Earlier trials are better.
+STEERED = """
+import time
+from pathlib import Path
+
+
+def run(ctx):
+    folder = Path(ctx.checkpoints).parent
+    for epoch in range((ctx.restored or {"step": 0})["step"] + 1, ctx.params["epochs"] + 1):
+        while not (folder / ("end" if ctx.trial == 15 else "begin")).exists():
+            time.sleep(0.1)
+        ctx.report(epoch, loss=ctx.trial + 1 / epoch)
+        ctx.save(epoch, {})
+    return {"loss": ctx.trial}
 """
 PAUSE = ("--set", "params.pause=3")  # so that pods are killed between reports
 VICTIMS = (names.TRIAL, names.CONTROLLER, names.TRIAL, names.CONTROLLER, names.TRIAL)
@@ -137,3 +152,32 @@ def test_kills_of_pods_change_no_lineage_and_no_metric(cluster: Cluster, tmp_pat
     losses = curves(cluster, killed)
     assert losses == {key: undisturbed[key] for key in losses}, "to the last bit"
     cluster.check_exact(killed, MEMBERS)
+
+
+def test_with_autoscaling_paused_trials_hold_no_pods(cluster: Cluster, tmp_path: Path) -> None:
+    """The last of the trials is slow. Its end lets some of the paused ones continue, one after another."""
+    job = cluster.job(tmp_path / "steered", STEERED, SPEC % (TOP, 16, "cluster: {autoscale: true, idle: 20s}"))
+    promote = "pruner={name: asha, promote: true, max_resource: epochs}"
+    run = submit(cluster, job, "steered", "--parallel", "3", "--set", promote)
+
+    def pods() -> list[str]:
+        return cluster.running(run=run, role="trial")
+
+    def let(file: str) -> None:
+        cluster.kubectl("exec", pods()[0], "-c", "ray-worker", "--", "touch", f"{names.CHECKPOINTS}/{run}/{file}")
+
+    def at_rest(status: dict[str, Any]) -> bool:
+        """Whether one trial runs and all others have ended or are paused."""
+        return status["running"] == 1 and status["complete"] + status["pruned"] + status["paused"] == 15
+
+    cluster.until("three trial pods", lambda: len(pods()) == 3)
+    let("begin")
+    cluster.until("one running trial", lambda: at_rest(cluster.status(run)), patience=600)
+    assert cluster.status(run)["paused"]
+    cluster.until("one trial pod", lambda: len(pods()) == 1)
+    assert at_rest(cluster.status(run))
+    let("end")
+    status = wait(cluster, run)
+    assert (status["complete"], status["pruned"]) == (1, 15)
+    assert status["progress"]["steps"] == len(curves(cluster, run)) >= 16 + 4 * 3 + 12
+    cluster.check_exact(run, 16)
