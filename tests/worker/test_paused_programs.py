@@ -62,5 +62,18 @@ def test_a_program_is_paused_at_its_rung(tmp_path: Path, kind: str, saves: bool)
         assert (last.state, last.metrics["loss"]) == (TrialState.COMPLETE, 21.0)
 
 
+def test_a_program_that_starts_over_fails(tmp_path: Path) -> None:
+    code = SCRIPT.replace("if file.exists()", "if False")
+    program = program_of(script="train.py", arguments=("--out", "{checkpoints}"))
+    with Bench(tmp_path, {"train": code}, entrypoint="", program=program) as bench:
+        request = dataclasses.replace(bench.request("", env={"SAVES": "1"}), trial=0, params={}, metrics=("loss",))
+        first = bench.reported(dataclasses.replace(request, segment=Segment(2, ("loss",))))[0]
+        assert first.state is TrialState.PAUSED and first.checkpoints is not None
+        segment = Segment(4, ("loss",), 2, 0, Parent(0, 2, first.checkpoints.digest))
+        second = bench.reported(dataclasses.replace(request, segment=segment, attempt=2))[0]
+        assert (second.state, second.failure) == (TrialState.FAILED, FailureClass.INVALID)
+        assert "the job has reported step 1 again" in second.message and "{checkpoints}" in second.message
+
+
 def program_of(**fields: Any) -> Program:
     return Program(**fields, metrics=(MetricSource("stdout"),), names=("loss",))

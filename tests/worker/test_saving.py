@@ -38,8 +38,8 @@ def run(ctx):
     what = ctx.params["what"]
     walk, done = [], 0
     first = ctx.params.get("first", 1)
-    state = None if what in ("forgets", "writes a file") else ctx.restored
-    if state is not None:
+    state = None if what in ("forgets", "writes a file", "saves, does not read") else ctx.restored
+    if state is not None and what != "saves, starts over":
         walk, done = list(state["walk"]), state["step"] + 1 - first
     print("begins after", done)
     for step in range(done, 6):
@@ -48,7 +48,7 @@ def run(ctx):
         if what == "saves first":
             ctx.save(step + first, {"walk": walk}, every=0)
         ctx.report(step + first, loss=loss)
-        if what == "saves":
+        if what.startswith("saves") and what != "saves first":
             ctx.save(step + first, {"walk": walk}, every=0)
         if what == "obeys" and ctx.stopping:
             ctx._states().save(step + first, {"walk": walk}, wait=True)
@@ -110,6 +110,25 @@ def continues_exactly(bench: Bench, what: str, torch: bool) -> None:
     assert last.state is TrialState.COMPLETE
     assert losses(reports + more + rest) == losses(undisturbed), "to the last bit"
     assert last.metrics == whole.metrics
+
+
+@pytest.mark.parametrize("what", ["saves, does not read", "saves, starts over"])
+@pytest.mark.parametrize("first_step", [0, 1])
+def test_a_trial_that_starts_over_fails_at_its_first_report(bench: Bench, what: str, first_step: int) -> None:
+    """Otherwise it would train its steps again, which the study would not count."""
+    first, _ = ended(bench, what, first=first_step, segment=RUNG)
+    assert first.state is TrialState.PAUSED and first.checkpoints is not None
+    segment = Segment(4, ("loss",), 2, 1 - first_step, Parent(3, 2, first.checkpoints.digest))
+    second, reports = ended(bench, what, first=first_step, segment=segment, attempt=2)
+    assert (second.failure, second.certain, reports) == (FailureClass.INVALID, True, [])
+    assert f"was to continue after its 2 steps, and the job has reported step {first_step} again" in second.message
+
+
+def test_a_trial_may_report_the_restored_state() -> None:
+    pause = Pause(Segment(4, ("loss",), 2, 0, Parent(3, 2)))
+    assert pause.is_repeated(2, is_restored=False)
+    assert not pause.is_repeated(2, is_restored=True), "as an evaluation before the training does"
+    assert not Pause(Segment(4, ("loss",), 2, 0)).is_repeated(1, is_restored=False), "it starts over without a checkpoint"
 
 
 def test_no_checkpoint_is_before_its_reports(bench: Bench) -> None:

@@ -52,8 +52,8 @@ class Invalid(Exception):
     """A violation of the job's contract that raised no exception in the job itself."""
 
 
-class Unsaved(Invalid):
-    """An error of a job whose trial must be paused at a rung and has saved no checkpoint."""
+class NotResumable(Invalid):
+    """An error of a job whose trial must be paused at a rung and continue, and has saved no checkpoint, or not read it."""
 
 
 class ArgumentsRefused(Invalid):
@@ -277,14 +277,14 @@ class Context:
         """
         return self._stop.is_requested or self._pause.is_requested
 
-    def stopped(self, step: int | None = None) -> Stopped | Unsaved:
+    def stopped(self, step: int | None = None) -> Stopped | NotResumable:
         """Return the exception that ends the attempt: `raise ctx.stopped(step)`. The trial continues in another attempt.
 
         Args:
             step: Step of the checkpoint just saved. None without a checkpoint.
         """
         if self._pause.is_requested and not self._stop.is_requested:
-            return Paused(f"paused after step {step}") if step is not None else self._unsaved_error()
+            return Paused(f"paused after step {step}") if step is not None else self._not_saved_error()
         point = "without a checkpoint" if step is None else f"after step {step}, with a checkpoint"
         return Stopped(f"{'stopped by SIGTERM' if self.stopping else 'stopped by itself'} {point}")
 
@@ -457,21 +457,22 @@ class Context:
             self._saving.states = States(self.checkpoints, self.rank, self.world_size)
         return self._saving.states
 
-    def _pause_error(self) -> Paused | Unsaved:
+    def _pause_error(self) -> Paused | NotResumable:
         """Return the exception for a job that reports a step after its rung's, and so has not ended at the pause.
 
-        It is Paused if the job has saved a checkpoint in a way of its own, from which it can continue; otherwise Unsaved.
+        It is Paused if the job has saved a checkpoint in a way of its own, from which it can continue; NotResumable
+        otherwise.
         """
         from trialplane.training.steps import folders  # only a paused trial needs it
 
         saved = folders.summary(self.checkpoints)
         if saved is not None and saved.digest != self._pause.parent_digest:
             return Paused(f"paused after step {self._pause.pause_step}")
-        return self._unsaved_error()
+        return self._not_saved_error()
 
-    def _unsaved_error(self) -> Unsaved:
+    def _not_saved_error(self) -> NotResumable:
         """Return the exception for a trial that is at its rung and has saved no checkpoint."""
-        return Unsaved(
+        return NotResumable(
             "the trial is at a rung, where it is paused (pruner.promote or population), and has saved no checkpoint to "
             "continue from: call ctx.save(step, state) after each ctx.report, and continue from ctx.restored; or drop "
             "promote or population"
@@ -501,7 +502,7 @@ class Context:
             Pruned: The pruner ends the trial. Do not catch it.
             Finished: The job's `stop` ends the trial. Do not catch it.
             Paused: The trial is at a rung, and has saved a checkpoint of it. Do not catch it.
-            Unsaved: The trial has trained on after its rung without a checkpoint.
+            NotResumable: The trial has trained on after its rung without a checkpoint, or has started over after a pause.
             ValueError: The step is negative, or 2**31 or more.
         """
         step = self._metric_sources.newest_step + 1 if step is None else step
@@ -555,8 +556,8 @@ class Context:
             waits: Whether to wait for the answer. Without it only Invalid is raised, and the slot ends a pruned trial.
 
         Raises:
-            Pruned, Finished, Paused, Unsaved: As in `report`.
-            Invalid: The trial must take over the state of another trial, and has trained without reading it.
+            Pruned, Finished, Paused, NotResumable: As in `report`.
+            Invalid: The trial must continue from a checkpoint, and has trained without reading it.
         """
         with self._metric_sources.lock:
             if not source:
@@ -564,7 +565,7 @@ class Context:
             counted = self._metric_sources.counted_metrics(source, metrics)
             if not counted and metrics:
                 return
-            self._check_origin_was_read(source, counted)
+            self._check_continuation(source, step, counted)
             if waits and self._pause.is_past(step):
                 raise self._pause_error()
             # A reporter that always waits need not take `waits`.
@@ -577,23 +578,29 @@ class Context:
             self._states().wait()
             raise Paused(f"paused after step {step}")
 
-    def _check_origin_was_read(self, source: str, counted: Collection[str]) -> None:
-        """Check that a job that must take over the state of another trial has read it before it trains.
+    def _check_continuation(self, source: str, step: int, counted: Collection[str]) -> None:
+        """Check that a job that must continue from its own checkpoint or that of another trial has not started over.
 
         Args:
             source: Library that logs the metrics of a report; "" for the job's own reports.
+            step: Step of the report.
             counted: Names of these metrics.
 
         Raises:
-            Invalid: It has not.
+            NotResumable: It has reported a step that an earlier segment has trained.
+            Invalid: It has not read the state of the other trial.
         """
         # A library may log something before the training. Only the segment's metrics show that the job has trained.
         has_trained = not source or not self._pause.metrics.isdisjoint(counted)
-        if has_trained and self._origin.is_required and not self._origin.was_read:
+        if not has_trained:
+            return
+        if self._origin.is_required and not self._origin.was_read:
             raise Invalid(
                 f"the trial takes over the state at {self._origin.location}, and the job has trained without reading "
                 "it: begin with ctx.restored, or with an integration's callback"
             )
+        if self._pause.is_repeated(step, is_restored=self._origin.was_read):
+            raise NotResumable(self._pause.repeat_message(step))
 
     def path(self, name: str) -> Path:
         """Return the parameter `name` as a path. Relative paths are relative to the job's folder.
@@ -649,7 +656,7 @@ def report(step: int | None = None, **metrics: float) -> None:
         **metrics: Metrics by name: `trialplane.report(accuracy=0.93)`.
 
     Raises:
-        Pruned, Finished, Paused, Unsaved, ValueError: As `Context.report`.
+        Pruned, Finished, Paused, NotResumable, ValueError: As `Context.report`.
     """
     if (ctx := current()) is not None:
         ctx.report(step, **metrics)

@@ -359,7 +359,7 @@ def _is_certain(request: records.TrialRequest, error: BaseException) -> bool:
     """Return whether every trial of the study would fail in this way, because the error does not depend on parameters."""
     if isinstance(error, context.ArgumentsRefused):
         return error.certain
-    if isinstance(error, context.Unsaved):
+    if isinstance(error, context.NotResumable):
         return True
     if not isinstance(error, ImportError):
         return False

@@ -18,6 +18,7 @@ class Pause:
         segment: Segment of the attempt; None if the study does not pause trials.
 
     Attributes:
+        done: Number of steps that earlier segments have trained, and after which the trial must continue.
         metrics: Metrics of the segment, by which trials are compared at the rung.
         is_requested: Whether the trial has reported all metrics of the segment at the rung, so that it must be paused.
         pause_step: Step of the report that requested the pause; until then, of the newest report at the rung or beyond it.
@@ -30,6 +31,8 @@ class Pause:
         segment = segment or Segment()
         self._rung = segment.rung
         self._top = segment.top
+        # Without a parent the trial starts over, as if `reuse` does not find the checkpoint that it has selected.
+        self.done = 0 if segment.parent is None else segment.done
         self._missing = set(segment.metrics)  # metrics that were not reported at the rung yet
         self.metrics = frozenset(segment.metrics)
         self._offset = segment.offset  # steps done, less the job's number of the last one; None before the first step
@@ -44,6 +47,25 @@ class Pause:
             self._missing.difference_update(metrics)
             self.is_requested = not self._missing
             self.pause_step = step
+
+    def is_repeated(self, step: int, *, is_restored: bool) -> bool:
+        """Return whether an earlier segment has trained a step, so that the job has not continued from its checkpoint.
+
+        Args:
+            step: Step of a report.
+            is_restored: Whether the job has read its checkpoint. Such a job may evaluate the restored state first, and so
+                report the last step of the earlier segment again.
+        """
+        done_steps = self._done_steps(step)
+        return done_steps < self.done or (done_steps == self.done > 0 and not is_restored)
+
+    def repeat_message(self, step: int) -> str:
+        """Return the message of the failure of a job that has reported a step again, see `is_repeated`."""
+        return (
+            f"the trial was to continue after its {self.done} steps, and the job has reported step {step} again: first load "
+            "the checkpoint (ctx.restored, an integration's callback, or what the program has saved in {checkpoints}), and "
+            "count steps from there"
+        )
 
     def is_past(self, step: int) -> bool:
         """Return whether a step is beyond the one at which the trial should have been paused."""

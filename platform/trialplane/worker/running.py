@@ -451,7 +451,14 @@ class RunningTrial:
             self._terminate(grace + STOP_MARGIN, FailureClass.LOST, text)
 
     def _apply_end_rules(self, step: int, metrics: Mapping[str, float]) -> None:
-        """End a trial that waits for no answer: complete if a report meets a stop rule, paused if it is at the rung."""
+        """End a trial that waits for no answer: complete if a report meets a stop rule, paused if it is at the rung.
+
+        A program that has started over, and not continued from its checkpoint, is killed.
+        """
+        # Whether a program has read its checkpoint is unknown, so it may report the last step of the earlier segment again.
+        if not self.pause.metrics.isdisjoint(metrics) and self.pause.is_repeated(step, is_restored=True):
+            self.kill(FailureClass.INVALID, self.pause.repeat_message(step))
+            return
         if rule := stopping.met_rule(self.request.stop, step, metrics):
             self._decide_end(TrialState.COMPLETE, f"stopped at step {step}: {rule}")
         self.pause.report(step, metrics)
