@@ -14,6 +14,7 @@ import math
 import random
 import shutil
 import sqlite3
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -389,6 +390,37 @@ def test_a_study_of_any_sampler_trains_the_steps_of_the_formula(tmp_path: Path, 
         points.append({trial: row.params for trial, row in ledger.newest.items()})
         opened.close()
     assert points[0] == points[1]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "direction"),
+    [
+        ({"name": "tpe"}, "minimize"),
+        pytest.param({"name": "gp", "deterministic_objective": True}, "maximize", marks=pytest.mark.slow),
+        ({"name": "cmaes"}, "minimize"),
+        ({"name": "nsgaii", "population_size": 10}, "maximize"),
+    ],
+    ids=["tpe", "gp", "cmaes", "nsgaii"],
+)
+def test_samplers_learn_from_paused_trials(tmp_path: Path, sampler: dict[str, Any], direction: str) -> None:
+    """Of 48 trials, three are complete. A sampler that ignored the others would draw as `random` does."""
+
+    def mean_distance(sampler: dict[str, Any]) -> float:
+        """The mean distance to the optimum in the second half of the trials."""
+        distances: dict[int, float] = {}
+        sign = 1.0 if direction == "minimize" else -1.0
+        trainings = Trainings(loss=lambda trial, step: sign * (distances[trial] + 1 / step), top=16)
+        space = {name: {"type": "float", "low": 0.0, "high": 1.0} for name in ("x", "y")}
+        objectives = [{"metric": "loss", "direction": direction}]
+        opened = Opened(tmp_path / sampler["name"])
+        ledger = opened.open(study(trials=48, params={"epochs": 16}, sampler=sampler, space=space, objectives=objectives))
+        while (request := ledger.ask()) is not None:
+            distances[request.trial] = abs(request.params["x"] - 0.3) + abs(request.params["y"] - 0.8)
+            trainings.run(ledger, request)
+        opened.close()
+        return statistics.mean(distances[trial] for trial in range(24, 48))
+
+    assert mean_distance(sampler) < 0.9 * mean_distance({"name": "random"})
 
 
 @pytest.mark.parametrize("kills", [0, 1, 2])

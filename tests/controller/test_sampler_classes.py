@@ -8,6 +8,7 @@ rows were run by hand. The ledger, Optuna and Ray Tune's searcher are real. Not 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,45 @@ def test_a_class_is_shown_failures_with_the_worst_value_there_is(opened: Opened)
     ledger.tell(outcome(requests[2].number, metrics={"loss": 7.0, "size": 0.5}))
     assert state() == ("COMPLETE", [7.0])
     assert shown(ledger)[0].constraints == {"size": 1.0}
+
+
+# A searcher that draws points beside each other, and writes down what it is told of their ends.
+RECORDER = """
+import json, pathlib
+from ray.tune.search import Searcher
+class Recorder(Searcher):
+    def set_search_properties(self, metric, mode, config, **spec):
+        self.name, self.keys = metric, sorted(config)
+        return True
+    def suggest(self, trial_id):
+        return {key: 0.1 * int(trial_id) for key in self.keys}
+    def on_trial_result(self, trial_id, result): ...
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        with open(pathlib.Path(__file__).with_name("told"), "a") as file:
+            file.write(json.dumps([int(trial_id), None if error else result[self.name]]) + "\\n")
+"""
+
+
+@pytest.mark.services  # Ray Tune is Ray
+def test_a_searcher_is_told_no_value_that_cannot_be_compared(opened: Opened) -> None:
+    """Trials that violate a constraint, or were pruned by another metric, have the worst value so far."""
+    (opened.run.code / "recording.py").write_text(RECORDER)
+    of = job(
+        **{**SEARCH, "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}}},
+        constraints=[{"metric": "size", "max": 1}],
+        pruner={"name": "median", "metric": "acc", "direction": "maximize"},
+        sampler={"tune": "recording:Recorder"},
+    )
+    ledger = opened.open(of)
+    requests = [asked(ledger) for _ in range(4)]
+    ledger.tell(outcome(requests[0].number, metrics={"loss": 2.0, "size": 0.5}))
+    ledger.tell(outcome(requests[1].number, metrics={"loss": -4.0, "size": 9.0}))
+    ledger.report(TrialReport(requests[2].number, 1, {"acc": 0.6}, 5.0))
+    ledger.tell(outcome(requests[2].number, state=TrialState.PRUNED, metrics={"acc": 0.6}))
+    ledger.tell(outcome(requests[3].number, metrics={"loss": 1.0, "size": 0.5}))
+    asked(ledger)
+    told = [json.loads(line) for line in (opened.run.code / "told").read_text().splitlines()]
+    assert told == [[0, 2.0], [1, 2.0], [2, 2.0], [3, 1.0]]
 
 
 HOSTILE = {

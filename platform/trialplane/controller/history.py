@@ -6,10 +6,12 @@ also stores the reports of the attempt, or a sample of a very long curve.
 A retry replaces the attempt that it repeats. So the numbers, the order and the states of the trials are those of a study in
 which nothing was lost or stopped. Samplers and pruners rely on that.
 
-Samplers get other trials than pruners and the export in three respects:
+Samplers get other trials than pruners and the export in four respects:
 
 - A paused trial that continues is running. TPE never counts a running trial among the good ones. But trials that continue
   are the best ones. So until their segment ends, TPE gets them as they were paused.
+- Of Optuna's samplers, only TPE learns from trials without a final value, and so from paused ones. With promotion hardly any
+  trial is complete. So the other samplers get each trial that has reported as a complete one, see `History._as_ranked`.
 - Optuna's samplers ignore failed trials. A sampler that maximizes a model would draw the same point again and again. So a
   trial that failed by its own fault has the worst possible values, see `History.record_end`.
 - The time to draw of a sampler that fits a model grows with the number of trials it considers (of 10 parameters, measured:
@@ -24,6 +26,7 @@ import copy
 import datetime
 import functools
 import math
+import statistics
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -38,6 +41,7 @@ from optuna.trial import TrialState as OptunaState
 
 from trialplane.controller import points
 from trialplane.job.kinds import Job
+from trialplane.job.search import Ladder
 
 
 class Bound(NamedTuple):
@@ -148,6 +152,15 @@ class History(optuna.storages.InMemoryStorage):
         # Optuna's attributes of a trial that violates all constraints
         self._violations = {f"constraints:{constraint.metric}": math.inf for constraint in job.search.constraints}
         self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in self.directions]
+        # Whether a sampler that learns only from complete trials gets paused ones as complete. Of constraints and of several
+        # objectives, trials have values only at their end.
+        self._ranks_paused = (
+            isinstance(job.search.ladder, Ladder)
+            and points.WORST.get(self._sampler) is OptunaState.COMPLETE
+            and len(self.directions) == 1
+            and not job.search.constraints
+        )
+        self._learns_from_pruned = self._sampler == "tpe" or self._ranks_paused
         self._worst: dict[int, FrozenTrial] = {}  # number of a failed trial → the form in which samplers get it
         self._paused: dict[int, FrozenTrial] = {}  # number of a trial that continues → the trial as it was paused
         # If trials request their parameters one by one: the sets of names that complete trials have requested.
@@ -199,15 +212,15 @@ class History(optuna.storages.InMemoryStorage):
         number = trial.number
         if number in self._hidden:
             return
-        if trial.state == OptunaState.COMPLETE and not _violation(trial):
+        if trial.state == OptunaState.COMPLETE and not points.violation(trial):
             self._losses[number] = self._loss(trial)
-        elif trial.state == OptunaState.COMPLETE or (trial.state == OptunaState.PRUNED and self._sampler == "tpe"):
+        elif trial.state == OptunaState.COMPLETE or (trial.state == OptunaState.PRUNED and self._learns_from_pruned):
             self._sort_keys[number] = self._sort_key(trial)
 
     def replace(self, trial_id: int, attempt: FrozenTrial) -> None:
         """Replace the attempt of a trial by another one. The trial counts as unfinished until `record_end` is called."""
         previous = self.get_trial(trial_id)
-        if previous.state == OptunaState.PRUNED and self._sampler == "tpe":
+        if previous.state == OptunaState.PRUNED and self._learns_from_pruned:
             self._paused[previous.number] = previous
         attempt.number, attempt._trial_id = previous.number, trial_id
         study_id, _ = self._trial_id_to_study_id_and_number[trial_id]
@@ -237,7 +250,7 @@ class History(optuna.storages.InMemoryStorage):
         bound = BOUNDS.get(self._sampler)
         if bound is not None and len(self._losses) + len(self._sort_keys) <= bound.trials:
             bound = None  # it gets all of them
-        samplers_get_others = bound or self._worst or self._paused or self._earlier or self._hidden
+        samplers_get_others = bound or self._ranks_paused or self._worst or self._paused or self._earlier or self._hidden
         if not self.drawing or not samplers_get_others:
             return super().get_all_trials(study_id, deepcopy, states)
         own_trials = super().get_all_trials(study_id, deepcopy=False)
@@ -250,6 +263,8 @@ class History(optuna.storages.InMemoryStorage):
         paused = {number: trial for number, trial in self._paused.items() if number in self._unfinished}
         replaced = worst | paused
         visible = [replaced.get(number, trial) for number, trial in trials.items() if number not in self._hidden]
+        if self._ranks_paused:
+            visible = self._as_ranked(visible)
         return [trial for trial in visible if states is None or trial.state in states]
 
     def _add_shape(self, names: frozenset[str]) -> None:
@@ -286,6 +301,32 @@ class History(optuna.storages.InMemoryStorage):
         worst.system_attrs = {**trial.system_attrs, **self._violations}
         return worst
 
+    def _as_ranked(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+        """Return trials with each one that has ended or paused as complete, and a value that stands for its rank.
+
+        Trials with more steps rank before others, and trials with the same number of steps by their value, as TPE ranks
+        them. The value is the quantile of the standard normal distribution at this rank, because values of different steps
+        have no common scale, and a model such as GP's needs one. Pruned trials without reports stay pruned.
+        """
+        keys = {
+            trial.number: (0, self._loss(trial)[0]) if trial.number not in self._worst else (2, 0.0)
+            for trial in trials
+            if trial.state == OptunaState.COMPLETE
+        } | {
+            trial.number: (1, *self._sort_key(trial))
+            for trial in trials
+            if trial.state == OptunaState.PRUNED and trial.intermediate_values
+        }
+        scores = {
+            key: statistics.NormalDist().inv_cdf((rank + 0.5) / len(keys)) for rank, key in enumerate(sorted(keys.values()))
+        }
+        ranked = [copy.copy(trial) if trial.number in keys else trial for trial in trials]
+        for trial in ranked:
+            if trial.number in keys:
+                trial.state = OptunaState.COMPLETE
+                trial.values = [self._signs[0] * scores[keys[trial.number]]]
+        return ranked
+
     def _finite_worst(self) -> dict[int, FrozenTrial]:
         """Return the trials in `_worst` by number, with the worst values of any trial so far instead of infinity.
 
@@ -311,7 +352,7 @@ class History(optuna.storages.InMemoryStorage):
         Pruned trials with reports come first, sorted by their last step and its value. Then come pruned trials without
         reports, and then infeasible trials, sorted by violation.
         """
-        if violation := _violation(trial):
+        if violation := points.violation(trial):
             return 2, violation
         if not trial.intermediate_values:
             return (1,)
@@ -348,8 +389,3 @@ class History(optuna.storages.InMemoryStorage):
         if -1 in candidates and -1 not in sample:
             sample[0] = -1
         return best + sample
-
-
-def _violation(trial: FrozenTrial) -> float:
-    """Return the amount by which a trial violates its constraints; 0 if it is feasible."""
-    return float(sum(excess for excess in trial.constraints.values() if excess > 0))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from optuna import distributions
+from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 
 from trialplane.job import space
@@ -21,6 +22,11 @@ WORST = {
     **dict.fromkeys(("gp", "cmaes", "nsgaii", "nsgaiii"), OptunaState.COMPLETE),  # these ignore trials of other states
 }
 _TOLERANCE = 1e-9  # relative difference of numbers that count as equal
+
+
+def violation(trial: FrozenTrial) -> float:
+    """Return the amount by which a trial violates its constraints; 0 if it is feasible."""
+    return float(sum(excess for excess in trial.constraints.values() if excess > 0))
 
 
 def distribution(parameter: space.AnyParameter) -> distributions.BaseDistribution:

@@ -52,7 +52,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
         self._space = {name: points.distribution(parameter) for name, parameter in self._parameters.items()}
         self._searcher = self._build_searcher(cls, job)
         for trial in history:
-            if trial.state == OptunaState.COMPLETE:
+            if trial.state == OptunaState.COMPLETE and not points.violation(trial):
                 self._add(trial, trial.values[0])
 
     def infer_relative_search_space(
@@ -127,14 +127,21 @@ class TuneSampler(optuna.samplers.BaseSampler):
         return values
 
     def _trial_value(self, trial: FrozenTrial) -> float | None:
-        """Return the value of an ended trial for the searcher; None if the trial counts as an error."""
+        """Return the value of an ended trial for the searcher; None if the trial counts as an error.
+
+        A trial that violates constraints, was pruned by another metric or failed by its own fault gets the worst value so
+        far.
+        """
+        is_pruned = trial.state == OptunaState.PRUNED and bool(trial.intermediate_values)
+        is_bad = points.violation(trial) > 0 or trial.system_attrs.get(points.BAD) or (is_pruned and not self._uses_reports)
+        if is_bad:
+            if not self._values:
+                return None
+            return max(self._values) if self._objective.direction == "minimize" else min(self._values)
         if trial.state == OptunaState.COMPLETE:
             value = float(trial.values[0])
-        elif trial.state == OptunaState.PRUNED and trial.intermediate_values:
+        elif is_pruned:
             value = float(trial.intermediate_values[max(trial.intermediate_values)])
-        elif trial.system_attrs.get(points.BAD) and self._values:
-            # A trial that failed by its own fault gets the worst value so far.
-            value = max(self._values) if self._objective.direction == "minimize" else min(self._values)
         else:
             return None
         return value if math.isfinite(value) else None
