@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import http.server
 import itertools
 import math
 import random
 import statistics
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.pages import studies
-from tests.pages.browsers import Page
+from tests.pages.browsers import PATIENCE, Page
 
 from trialplane.job import kinds
 from trialplane.pages import comparison, content, page
@@ -82,6 +84,30 @@ def test_the_history_shows_trials_without_a_result_too(opened: Opened) -> None:
     )
     opaque = "document.querySelector('#history .chart').data.every(t => (t.marker?.opacity ?? 1) === 1)"
     assert shown.read(opaque), "a color that is mixed with the background has less contrast to it"
+
+
+@pytest.mark.parametrize(("direction", "better"), [("minimize", min), ("maximize", max)])
+def test_the_best_so_far_is_that_of_the_feasible_trials(
+    opened: Opened, direction: str, better: Callable[..., float]
+) -> None:
+    recorded = studies.study(
+        300,
+        objectives=[{"metric": "loss", "direction": direction}],
+        constraints=[{"metric": "memory", "max": 4}],
+        metrics=lambda params, value: {"loss": value, "memory": params["layers"]},
+    )
+    complete = [row for row in rows.newest_attempts(recorded.attempts) if row.state is TrialState.COMPLETE]
+    feasible = [row for row in complete if row.feasible]
+    assert better(row.values for row in feasible) != better(row.values for row in complete)
+    best = list(itertools.accumulate((row.values[0] for row in feasible), better))
+    improvements = [i for i in range(len(best)) if i == 0 or best[i] != best[i - 1]]
+    assert len(improvements) > 3
+    shown = opened(recorded)
+    shown.show("history")
+    line = "document.querySelector('#history .chart').data.find(t => t.name === 'best so far')"
+    ends = [*improvements, -1]  # the line goes on to the last trial
+    assert shown.read(f"{line}.x") == [feasible[i].trial for i in ends]
+    assert shown.read(f"{line}.y") == pytest.approx([best[i] for i in ends], rel=1e-6)
 
 
 def test_the_timeline_shows_waiting_and_starts_beside_the_work(opened: Opened) -> None:
@@ -260,7 +286,8 @@ def test_webgl_draws_no_more_pixels_than_the_screen_has(opened: Opened) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("trials", [10_000, 50_000])
 def test_a_large_study_draws_and_keeps_its_rows_out_of_the_page(opened: Opened, trials: int) -> None:
-    shown = opened(studies.study(trials, steps=4))
+    recorded = studies.study(trials, steps=4)
+    shown = opened(recorded)
     shown.show("history")
     assert shown.contexts > 0
     drawn(shown)
@@ -270,6 +297,9 @@ def test_a_large_study_draws_and_keeps_its_rows_out_of_the_page(opened: Opened, 
     types = shown.read("document.querySelector('#contour .chart').data.map(t => t.type)")
     assert types == (["heatmap"] if trials == 50_000 else ["contour", "scatter"]), "bins alone above 10,000 points"
     assert shown.read("document.querySelector('#contour .chart').data[0].z.length") == (50 if trials == 50_000 else 24)
+    shown.show("slice")
+    points = shown.read("document.querySelector('#slice .chart').data.map(t => [t.type, t.x.length])")
+    assert points == [["scattergl", sum(row.state is TrialState.COMPLETE for row in recorded.attempts)]]
     assert f"{trials:,} rows" in shown.text("#trials .count")
     assert shown.read("document.querySelectorAll('.rows .row').length") < 60
     shown.page.locator("#trials .grid").press("End")
@@ -512,6 +542,30 @@ def test_the_table_sorts_filters_and_is_usable_by_keyboard(opened: Opened) -> No
         assert float(saved_row["lr"]) == pytest.approx(row.params["lr"], rel=1e-6)
 
 
+def test_a_command_is_copied(opened: Opened) -> None:
+    shown = opened(studies.study(30))
+    shown.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    button = shown.page.locator("#next .copy").nth(1)
+    command = shown.text("#next .command:nth-of-type(2) code")
+    assert command.startswith("platform submit hpo --from study-30:")
+    button.click()
+    shown.page.wait_for_function("document.querySelectorAll('#next .copy')[1].textContent === 'Copied'")
+    assert shown.read("navigator.clipboard.readText()") == command
+    assert shown.errors == []
+
+
+def test_a_command_is_copied_where_the_page_may_not_use_the_clipboard(opened: Opened) -> None:
+    shown = opened(studies.study(30))
+    shown.page.context.grant_permissions(["clipboard-read"])
+    shown.read("() => { navigator.clipboard.writeText = async () => { throw new DOMException('', 'NotAllowedError'); }; }")
+    button = shown.page.locator("#next .copy").first
+    button.click()
+    shown.page.wait_for_function("document.querySelector('#next .copy').textContent === 'Copied'")
+    command = shown.text("#next code")
+    assert (shown.read("getSelection().toString()"), shown.read("navigator.clipboard.readText()")) == (command, command)
+    assert shown.errors == []
+
+
 def test_tab_reaches_every_control(opened: Opened) -> None:
     recorded = studies.study(
         30,
@@ -642,7 +696,12 @@ def test_a_training_and_a_collection_show_their_metrics(opened: Opened) -> None:
     bars = "document.querySelector('#timeline .chart').data.find(t => t.name === 'complete').text"
     assert all(text.endswith("55 s, with 2 workers") for text in shown.read(bars))
     titles = shown.read("[...document.querySelectorAll('#workers th')].map(h => h.textContent)")
-    assert titles[-1] == "items/s", "no worker has a message"
+    assert titles == ["worker", "state", "node", "units", "items", "failed", "items/s"], "no worker has a message"
+    body = "[...document.querySelectorAll('#workers tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))"
+    assert shown.read(body) == [
+        ["0", "working", "pod-1", "12", "384", "0", "7.68"],
+        ["1", "working", "pod-2", "9", "288", "0", "5.538"],
+    ]
 
 
 def test_a_collection_is_told_by_iterations(opened: Opened) -> None:
@@ -795,6 +854,35 @@ def test_hundreds_of_runs_are_a_table_that_sorts_and_few_traces(chromium, tmp_pa
     shown.page.get_by_label("equal parameters").check()
     assert shown.read(titles) == before + len(compared["same"])
     assert shown.read("document.querySelector('#runs [aria-sort=ascending]').textContent") == "seed", "as before"
+    assert shown.errors == []
+
+
+def test_the_content_is_shown_before_plotlys_script_has_arrived(opened: Opened) -> None:
+    whole = page.page("a", [content.content(studies.study(30), studies.AROUND)]).encode()
+    beginning, separator, rest = whole.partition(b'<script type="text/plain" id="plotly">')
+    is_shown = threading.Event()
+
+    class Slow(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(beginning + separator)
+            is_shown.wait(PATIENCE / 1000)
+            self.wfile.write(rest)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        shown = opened(studies.study(1))
+        shown.page.goto(f"http://127.0.0.1:{server.server_port}/", wait_until="commit")
+        shown.page.wait_for_function("document.documentElement.dataset.ready === 'content'")
+        assert shown.text("#trials .count") == "30 rows"
+        is_shown.set()
+        shown.show("history")
+        server.shutdown()
     assert shown.errors == []
 
 

@@ -67,8 +67,8 @@ def page(
             '<noscript><p class="notice">This page draws with JavaScript, which is off.</p></noscript>\n',
             f'<script type="application/json" id="facts">{_escape_json(document)}</script>\n',
             f'<script type="text/plain" id="columns">{block}</script>\n',
-            f'<script type="text/plain" id="plotly">{plotly}</script>\n',
-            f"<script>{script}</script>\n</body>\n</html>\n",
+            f"<script>{script}</script>\n",
+            f'<script type="text/plain" id="plotly">{plotly}</script>\n</body>\n</html>\n',
         )
     )
 

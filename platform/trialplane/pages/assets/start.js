@@ -33,6 +33,7 @@ async function start() {
   document.documentElement.dataset.ready = "content";
   performance.mark("content");
   await new Promise((done) => requestAnimationFrame(() => setTimeout(done))); // the page is on the screen before plotly.js runs
+  if (document.readyState === "loading") await new Promise((done) => addEventListener("DOMContentLoaded", done)); // plotly.js is the end of the document
   const source = document.getElementById("plotly");
   document.head.append(el("script", {}, source.textContent));
   source.remove();
