@@ -21,6 +21,7 @@ import pytest
 from tests.client.conftest import complete, failed
 
 from trialplane.errors import TargetError
+from trialplane.wire import paths
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import RunState, TrialState
 
@@ -156,6 +157,15 @@ def segment(request: TrialRequest) -> TrialOutcome:
     return dataclasses.replace(complete(request), state=state, step=request.segment.rung or 12)
 
 
+def saved(request: TrialRequest) -> TrialOutcome:
+    metrics = {"loss": 0.5, "units": 2.0}
+    return TrialOutcome(request.number, TrialState.COMPLETE, metrics=metrics, started=10.0, ended=12.0, saved=True)
+
+
+def not_saved(request: TrialRequest) -> TrialOutcome:
+    return dataclasses.replace(saved(request), saved=False)
+
+
 LOSS, SIZE = ({"metric": name, "direction": "minimize"} for name in ("loss", "size"))
 STEPPED = {"space.lr": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.5}}  # 9 points
 POPULATION = {"population": {"interval": 4, "steps": 12}, "trials": 4, "pruner": "none"}
@@ -201,6 +211,39 @@ def test_the_next_steps_on_the_page_are_commands_that_run(platform, runs, double
             words[0], ["--detach", "--name", f"{name}-again"]
         )
         done = platform(*words)
+        assert done.exit_code == 0, done.stderr
+
+
+TRAINING = "kind: train\nresources: {memory: 1Mi}\n"
+COLLECTION = "kind: collect\ncollect: {units: 2, iterations: 3, learner: 'train:learn'}\nresources: {memory: 1Mi}\n"
+
+
+@pytest.mark.parametrize(
+    ("job", "tell", "state", "verbs"),
+    [
+        (TRAINING, saved, RunState.SUCCEEDED, {"submit train demo --resume"}),
+        (TRAINING, not_saved, RunState.SUCCEEDED, set()),
+        (TRAINING, failed, RunState.FAILED, {"resume"}),
+        (COLLECTION, saved, RunState.SUCCEEDED, {"resume --iterations 6"}),
+    ],
+)
+def test_the_next_step_of_a_training_and_a_collection_is_a_command_that_runs(
+    platform, runs, double, job, tell, state, verbs
+):
+    folder = runs.jobs / "demo"
+    (folder / "job.yaml").write_text(job)
+    (folder / "train.py").write_text("def play(ctx): ...\ndef learn(ctx, results): ...\ndef run(ctx): ...\n")
+    run = runs.make("a", tell=tell)
+    runs.say(run, state)
+    if tell is saved:
+        checkpoints = Path(paths.trial_checkpoints(str(run.checkpoints), "a", 0))
+        checkpoints.mkdir(parents=True)
+        (checkpoints / "step-1.pt").touch()
+    assert platform("report", "a").exit_code == 0
+    commands = next_steps(Path("a.html"))
+    assert {verb_of(command, "a") for command in commands} == verbs
+    for command in commands:
+        done = platform(*shlex.split(command)[1:], "--detach")
         assert done.exit_code == 0, done.stderr
 
 

@@ -249,12 +249,13 @@ def _commands(record: RunRecord, context: PageContext, best_trials: Sequence[Tri
         yield from _commands_to_continue(record, run, flags)
     elif job.kind == "collect":
         yield "Continue with more iterations", f"platform resume {run} --iterations {2 * job.trials}{flags}"
-    elif status.state is RunState.SUCCEEDED and context.is_named:
-        yield (
-            "Train on from the newest checkpoint",
-            f"platform submit train {shlex.quote(job.name)} --resume {run}{flags}",
-        )
-    elif status.state is not RunState.SUCCEEDED:
+    elif status.state is RunState.SUCCEEDED:
+        if context.is_named and any(attempt.saved is not False for attempt in record.attempts):
+            yield (
+                "Train on from the newest checkpoint",
+                f"platform submit train {shlex.quote(job.name)} --resume {run}{flags}",
+            )
+    else:
         yield "Continue the run", f"platform resume {run}{flags}"
     yield "Open it in MLflow", f"platform ui {run}{flags}"
     if is_study:

@@ -437,6 +437,7 @@ class TrialRow:
         parent: Number of the attempt that saved this checkpoint. None if it begins at step 0.
         workers: Mean number of a collection's workers while it ran.
         restart: Whether its population restarted with it, see `Segment.restart`.
+        saved: Whether its folder of checkpoints contained files at its end. None if that is unknown, or it has not ended.
     """
 
     trial: int
@@ -464,6 +465,7 @@ class TrialRow:
     parent: int | None = None
     workers: float = 0.0
     restart: bool = False
+    saved: bool | None = None
 
     @property
     def first(self) -> int:

@@ -85,6 +85,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         parent=parent,
         workers=outcome.workers,
         restart=segment.restart,
+        saved=outcome.saved,
     )
 
 
