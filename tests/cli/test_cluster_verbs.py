@@ -51,6 +51,16 @@ def test_a_dry_run_prints_what_kubectl_takes(platform, namespace, home):
     assert "PATCH" not in {verb for verb, _ in namespace.cluster.requests}
 
 
+def test_a_plain_url_of_a_notification_is_refused_before_anything_is_created(platform, namespace):
+    result = platform(*SUBMIT, "--set", "notify=[{url: 'json://bob:hidden@example.org'}]")
+    assert result.exit_code == 2, result.output
+    assert "notify.0.url: must be secret:NAME on a cluster" in result.stderr
+    assert "nothing was started" in result.stderr
+    assert "hidden" not in result.output
+    assert not namespace.cluster.objects.get("runs")
+    assert {verb for verb, _ in namespace.cluster.requests} <= {"GET"}
+
+
 def test_the_other_verbs_look_where_the_last_submission_went(platform, namespace):
     result = platform(*SUBMIT, "--detach")
     assert result.exit_code == 0, result.stderr

@@ -19,12 +19,16 @@ from typing import Any
 
 import pytest
 from tests.browser import Browser
+from tests.client.conftest import JOB, TRAIN, Runs, complete
 
 from trialplane.wire import env, paths
+from trialplane.wire.states import RunState
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 API = "/api/2.0/mlflow"
+LOG = "/-/report/log?trial=0&attempt=1"
+PRINTED = "what the trial printed\n"
 # Records one run with a metric and an artifact: tracking URI, place of artifacts → id of the run.
 RECORD = """
 import sys, mlflow
@@ -66,10 +70,23 @@ print(json.dumps([replies, connects, os.listdir(folder)]))
 
 
 class Site:
-    """`platform ui` on a home with one run, with its temporary folder where every account can look."""
+    """`platform ui` on a home with a study and another run in MLflow.
+
+    Its temporary folder is where every account can look.
+    """
 
     def __init__(self, home: Path, scratch: Path) -> None:
         home.mkdir()
+        job = home / "jobs" / "demo"
+        job.mkdir(parents=True)
+        (job / "job.yaml").write_text(JOB)
+        (job / "train.py").write_text(TRAIN)
+        runs = Runs(home, job.parent)
+        study = runs.make("study", tell=complete, asks=1)
+        runs.say(study, RunState.SUCCEEDED, complete=1)
+        log = study.trial_log(0, 1)
+        log.parent.mkdir(parents=True)
+        log.write_text(PRINTED)
         self.home, self.scratch = home, scratch
         self.environ = {**os.environ, env.HOME: str(home), "TMPDIR": str(scratch), "KUBECONFIG": str(home / "none")}
         arguments = (paths.mlflow_uri(home), str(paths.mlflow_artifacts(home)))
@@ -119,6 +136,9 @@ def reads(run_id: str) -> list[tuple[str, str, Any]]:
         ("GET", f"{API}/experiments/search?max_results=10", None),
         ("GET", f"{API}/runs/get?run_id={run_id}", None),
         ("GET", f"/get-artifact?run_id={run_id}&path=note.txt", None),
+        ("GET", "/-/report", None),
+        ("GET", "/-/report/data?after=0", None),
+        ("GET", LOG, None),
         ("POST", "/graphql", {"query": "query { mlflowSearchRuns { runs { info { runId } } } }"}),
     ]
 
@@ -152,8 +172,13 @@ def test_another_account_gets_nothing_without_the_secret(site: Site) -> None:
         replies, _, _ = site.other(*reads(site.run_id), *writes(site.run_id), *tokens, cookie=cookie)
         assert {status for status, _ in replies} == {403}
         assert {text for _, text in replies} == {"open the address that `platform ui` has printed; each start has a new one"}
-    replies, _, _ = site.other(*reads(site.run_id)[:-1], cookie=site.browser.cookie)
+    asked = reads(site.run_id)[:-1]
+    replies, _, _ = site.other(*asked, cookie=site.browser.cookie)
     assert {status for status, _ in replies} == {200}, "the requests themselves are right"
+    texts = {path: text for (_, path, _), (_, text) in zip(asked, replies, strict=True)}
+    assert "<title>study</title>" in texts["/-/report"]
+    assert [run["run"] for run in json.loads(texts["/-/report/data?after=0"])["runs"]] == ["study"]
+    assert texts[LOG] == PRINTED
 
 
 def test_no_module_of_the_folder_where_it_is_started_runs(site: Site) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from tests.controller.conftest import outcome
 from tests.controller.trainings import asked
+from tests.webhook import webhook
 
 from trialplane import errors
-from trialplane.controller import session, status
+from trialplane.controller import notifications, session, status
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard
@@ -105,6 +106,31 @@ def test_a_sampler_that_lacks_its_library_ends_the_run_before_anything_is_starte
     assert (last.state, started) == (RunState.FAILED, [])
     assert f" needs {library}, which does not import where the controller runs: " in last.reason
     assert last.reason.endswith("once it does, `platform resume` continues")
+
+
+def test_a_session_notifies_of_a_run_without_a_running_trial_and_of_its_failure(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "STUCK", 0.0)
+
+    def waits(self: session.Session, ledger: Any, board: StatusBoard, uri: str) -> RunState:
+        for _ in range(2):
+            board.show(self._status(RunState.RUNNING, "waiting for a GPU"), now=True)
+        raise errors.LedgerFull("the ledger has no room")
+
+    monkeypatch.setattr(session.Session, "_drive", waits)
+    with webhook() as (port, received):
+        rule = {"url": f"json://127.0.0.1:{port}/", "on": ["stuck", "failed"]}
+        run.job.write_text(kinds.read({**JOB, "notify": [rule]}).model_dump_json())
+        session.drive(run.root, [], Setting())
+    messages = [received.get(timeout=0) for _ in range(2)]
+    assert [message["title"] for message in messages] == ["toy is stuck", "toy FAILED"]
+    assert messages[0]["message"].splitlines() == [
+        "No trial has run for 0 minutes: waiting for a GPU",
+        "platform status toy",
+    ]
+    assert messages[1]["message"].startswith("the ledger has no room")
+    assert received.empty()
 
 
 @pytest.mark.parametrize("known", [True, False])
