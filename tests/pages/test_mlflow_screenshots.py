@@ -1,4 +1,4 @@
-"""Pictures of MLflow's own pages for a recorded study: the list of trials, the study's run and the run of a trial.
+"""Pictures of MLflow's own pages for a recorded study: its trials as charts and as a table, its run, and that of a trial.
 
 The pictures are in the folder SCREENSHOTS, as those of test_screenshots.py: look at them after a change of what the exporter
 writes. Checked here are the names, the order and the columns that a reader sees first.
@@ -74,9 +74,13 @@ def test_a_study_is_read_in_mlflow(place: Place, server: Server, folder: Path, t
             return str(page.locator("body").inner_text())
 
         listed = shown("trials", trials, ".js-plotly-plot")
+        table = shown("table", trials.replace("compareRunsMode=CHART", "compareRunsMode=TABLE"), ".ag-row")
         whole = shown("study", f"{experiment}/{study.info.run_id}", "text=best_score")
         single = shown("trial", f"{experiment}/{best.info.run_id}", "text=trial_seconds")
     names = ["trial-0008", "trial-0006-attempt-2", "trial-0005", "trial-0000"]
-    assert sorted(names, key=listed.index) == names, "the best first"
+    for text in (listed, table):
+        assert sorted(names, key=text.index) == names, "the best first"
+    titles = table.splitlines()
+    assert titles[titles.index("Run Name") :][:6] == ["Run Name", "Created", "Dataset", "Duration", "Source", "Models"]
     assert "toy-1" in whole and "best_trial" in whole
     assert "trial-0008" in single and "loss" in single
