@@ -307,6 +307,17 @@ def test_members_that_report_less_often_than_the_interval_are_compared_to_the_en
     assert compared == {stretch.done for stretch in history if stretch.done}, "the worst take over a state at each step"
 
 
+def test_a_schedule_names_the_steps_that_a_member_has_done() -> None:
+    """A member that reports every 8 steps is paused at step 4 when it has done 8, and `best --schedule` prints 8."""
+    schedule = [{"step": 0, "params": {"rate": 0.1}}, {"step": 8, "params": {"rate": 0.2}, "restart": True}]
+    state = Members(Population(interval=4, steps=24, schedule=schedule), Intervals(4, 24), 1, seed=5)
+    state.record_start(state.first_stretch(0))
+    state.record_end(0, TrialState.PAUSED, 8, (1.0,))
+    stretch = state.next_stretch(None)
+    assert stretch == Stretch(0, 12, 8, (0, 4), restart=True)
+    assert state.params(stretch, SPACE, {"rate": 0.1}) == {"rate": 0.2}
+
+
 def test_after_a_restart_members_are_compared_less_often() -> None:
     """The best loss gets worse, so the population restarts at step 8, and its next comparison is at 16."""
     rule = Population(interval=4, steps=24, growth=2, patience=1)

@@ -359,6 +359,52 @@ def test_a_controller_that_is_killed_changes_no_decision(
 
 
 @pytest.mark.parametrize(
+    ("fields", "loss"),
+    [
+        ({"sampler": {"name": "tpe", "n_startup_trials": 4}}, planted),
+        ({"objectives": BOTH}, crossing),
+        ({"pruner": {**SEARCH["pruner"], "brackets": 3}}, crossing),
+        ({"pruner": {**SEARCH["pruner"], "max": "auto", "reduction_factor": 2}}, crossing),
+    ],
+    ids=["tpe", "objectives", "brackets", "auto"],
+)
+def test_a_controller_that_is_killed_while_several_trials_train_decides_the_same(
+    opened: Opened, tmp_path: Path, fields: dict[str, Any], loss: Callable[[int, int], float]
+) -> None:
+    """Three segments run, and end in a random order. After each end, one that starts from the ledger decides the same."""
+    of, generator = study(**{"trials": 24, **fields}), random.Random(7)
+    ledger, trainings = opened.open(of), Trainings(loss=loss)
+    running = [asked(ledger) for _ in range(3)]
+    tops, decisions, promotions = set[int](), 0, 0
+    while running:
+        trainings.run(ledger, running.pop(generator.randrange(len(running))))
+        other = snapshot(opened, of, tmp_path / f"copy-{decisions}")
+        repeated = [asked(other) for _ in running]
+        assert list(map(decision, repeated)) == list(map(decision, running)), "they were lost with the controller"
+        assert other.promotion is not None
+        assert ledger.promotion is not None
+        assert other.promotion.top == ledger.promotion.top
+        assert other.promotion.used_steps == ledger.promotion.used_steps
+        assert list(other.promotion.rung_counts()) == list(ledger.promotion.rung_counts())
+        request, again = ledger.ask(), other.ask()
+        assert (request and decision(request)) == (again and decision(again))
+        other.close()
+        tops.add(ledger.promotion.top)
+        decisions += 1
+        if request is not None:
+            running.append(request)
+            promotions += request.attempt > 1
+    assert promotions > 4
+    assert (len(tops) > 1) == ("auto" in str(fields)), "the top is raised"
+
+
+def decision(request: TrialRequest) -> tuple[int, Any, int, int]:
+    """What a decision starts: the trial, its parameters, its rung, and the steps done before."""
+    assert request.segment is not None
+    return request.trial, request.params, request.segment.rung, request.segment.done
+
+
+@pytest.mark.parametrize(
     "sampler",
     [
         pytest.param({"name": "gp", "n_startup_trials": 6, "deterministic_objective": True}, marks=pytest.mark.slow),

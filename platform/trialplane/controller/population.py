@@ -346,7 +346,7 @@ class Members:
         assert stretch.parent is not None
         donor, step = stretch.parent
         if self._population.schedule:
-            entry = self._population.scheduled(step)
+            entry = self._population.scheduled(stretch.done)
             return None if entry is None else dict(entry.params)
         if donor == stretch.trial and not stretch.restart:
             return None
@@ -402,7 +402,7 @@ class Members:
         losses = {other: pause.loss for other, pause in pauses.items()}
         donor, is_restart = member, False
         if self._population.schedule:
-            entry = self._population.scheduled(step)
+            entry = self._population.scheduled(pauses[member].done)
             is_restart = entry is not None and entry.restart
         elif restarts.get(step):
             restart_donor = choose_restart_donor(self._population, self._seed, member, step, losses)
