@@ -15,6 +15,7 @@ from tests.study.conftest import Study
 
 from trialplane.job.search import Ladder
 from trialplane.wire import records
+from trialplane.wire.progress import StudyProgress
 from trialplane.wire.records import TrialRequest
 from trialplane.wire.states import RunState, TrialState
 
@@ -125,6 +126,61 @@ def test_kills_change_neither_promotions_nor_metrics(study: Study, ranks: int, t
     left = {place.name for place in (study.files("killed").checkpoints / "killed").iterdir()}
     complete = {f"trial-{row.trial}" for row in run.rows() if row.state.value == "COMPLETE"}
     assert left == complete, "the checkpoints of the others are gone"
+
+
+WALKING = """
+import random
+import time
+
+
+def run(ctx):
+    done, walk = 0, ctx.params["lr"]
+    if state := ctx.restored:
+        done, walk = state["step"], state["walk"]
+    for epoch in range(done + 1, ctx.params["epochs"] + 1):
+        walk += random.random()
+        time.sleep(ctx.params["pause"])
+        ctx.report(epoch, loss=walk)
+        ctx.save(epoch, {"walk": walk}, every=0.1)
+    return {"loss": walk}
+"""
+
+
+@pytest.mark.slow
+def test_kills_change_nothing_in_the_steps_of_a_budget(study: Study) -> None:
+    study.write(WALKING, SPEC)
+    pruner = {"name": "asha", "promote": True, "max_resource": "epochs", "min_resource": 4}  # longer than a kill takes
+    fields = {"pruner": pruner, "budget": {"steps": 80}, "params.pause": 0.3}
+    run = study.submit("budget", trials=200, parallel=2, preload=[], **fields)
+    study.kill_between_reports(run, ["trials", "controller", "slot_workers", "trials"], range(2, 6))
+    status = run.wait(600)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    assert "the budget of 80 steps is used" in status.reason
+    assert status.retried >= 2
+    progress = status.progress
+    assert isinstance(progress, StudyProgress)
+    assert len(study.curves("budget")) == progress.steps, "each step is trained once, or again after a loss"
+    assert 80 - TOP < progress.steps <= 80
+    assert status.complete >= 1
+
+
+@pytest.mark.slow
+def test_a_study_that_saves_no_checkpoints_fails_with_its_first_trial_at_a_rung(study: Study) -> None:
+    """Its code only names them, so that it is not refused before."""
+    code = """
+def run(ctx):
+    print(ctx.checkpoints)
+    for epoch in range(1, ctx.params["epochs"] + 1):
+        ctx.report(epoch, loss=ctx.params["lr"])
+    return {"loss": ctx.params["lr"]}
+"""
+    study.write(code, SPEC)
+    pruner = {"name": "asha", "promote": True, "max_resource": "epochs", "min_resource": 3}
+    run = study.submit("unsaved", pruner=pruner, trials=50, parallel=2, preload=[])
+    status = run.wait(600)
+    assert (status.state, run.exit_code) == (RunState.FAILED, RunState.FAILED.exit_code)
+    assert "call ctx.save(step, state) after each ctx.report" in status.reason
+    assert len(study.curves("unsaved")) <= 2 * (3 + 1), "a trial for each slot"
 
 
 FAILING = """
