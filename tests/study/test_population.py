@@ -8,10 +8,11 @@ Not checked here: the rule by itself (tests/controller/test_population.py), the 
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any
 
 import pytest
-from tests.study.conftest import Study
+from tests.study.conftest import Study, wait_until
 
 from trialplane.pages import lineage
 from trialplane.training.steps import record
@@ -120,6 +121,47 @@ def test_kills_change_neither_lineage_nor_metrics(study: Study) -> None:
     assert last_parent(study, "replay", row.number)["digest"] == last_parent(study, "alone", best.number)["digest"]
     assert last_checkpoint(study, "replay", row.number) == last_checkpoint(study, "alone", best.number), "the same end state"
     assert len({last_checkpoint(study, "alone", row.number) for row in alone.rows()}) == 6, "each member has another one"
+
+
+DONATING = """
+import time
+from pathlib import Path
+
+
+def run(ctx):
+    done = ctx.restored["step"] if ctx.restored else 0
+    gate = Path(ctx.params["gate"])
+    while ctx.trial == 1 and done == 2 and not gate.exists():
+        gate.with_name("waits").touch()
+        time.sleep(0.01)
+    for epoch in range(done + 1, ctx.params["epochs"] + 1):
+        loss = ctx.trial + 1 / epoch
+        ctx.report(epoch, loss=loss)
+        ctx.save(epoch, {"step": epoch})
+    return {"loss": loss}
+"""
+
+
+@pytest.mark.slow
+def test_a_member_whose_donor_has_lost_its_checkpoint_fails_and_the_others_go_on(study: Study) -> None:
+    """The worst member, 3, is to take over the state of the best one, 0, which has trained on by then."""
+    gate = study.job.parent / "gate"
+    spec = SPEC.replace("every: 1000}", f"gate: {gate}}}").replace(", exploit: tournament, growth: 2, patience: 1", "")
+    study.write(DONATING, spec)
+    run = study.submit("donating", parallel=1, trials=4, retries={"lost": 1}, **{"params.epochs": 6})
+    wait_until((gate.parent / "waits").exists, "member 0 has trained on, and member 1 waits")
+    run.pause(now=True)
+    folder = study.files("donating").checkpoints / "donating" / "trial-0-step-2"
+    shutil.rmtree(folder)
+    gate.touch()
+    run.resume()
+    status = run.wait(600)
+    assert (status.state, status.complete, dict(status.failures)) == (RunState.SUCCEEDED, 3, {"lost": 1}), status.reason
+    (row,) = (row for row in run.rows() if row.failure)
+    text = f"trial 3 was to continue after step 2, and trial 0's checkpoint at {folder} is missing"
+    assert (row.trial, text in row.message) == (3, True), row.message
+    steps = {trial: max(step for other, step in study.curves("donating") if other == trial) for trial in range(4)}
+    assert steps == {0: 6, 1: 6, 2: 6, 3: 2}, "it has not trained on from its own state"
 
 
 def last_parent(study: Study, name: str, number: int) -> dict[str, Any]:
