@@ -289,8 +289,46 @@ def test_imports_inside_functions_are_those_that_are_listed_with_their_reason() 
 
 def test_no_python_that_is_started_imports_from_the_folder_it_is_in() -> None:
     """Which may be anybody's, with a mlflow.py in it. A script of the user's own is another matter."""
-    started = re.compile(r"sys\.executable,\s*(\*PROGRAM|\"-[a-zA-Z]\")")
-    wrong = [
-        name_of(file) for file in MODULES for found in started.findall(file.read_text()) if found not in ('"-P"', '"-u"')
-    ]
+    wrong = [f"{name_of(file)}:{line}" for file in MODULES for line in unsafe_starts(ast.parse(file.read_text()))]
     assert not wrong, f"these start Python without -P: {wrong}"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_safe"),
+    [
+        ("run([sys.executable, '-P', '-m', 'mlflow'])", True),
+        ("command += (sys.executable, '-P', *PROGRAM)", True),
+        ("run([sys.executable, '-u', self.script])", True),  # the user's own
+        ("run(['uv', '--python', sys.executable])", True),
+        ("print(f'{sys.executable}', Path(sys.executable).parent)", True),
+        ("run([sys.executable, '-m', 'mlflow'])", False),
+        ("run([sys.executable, '-u', '-m', 'mlflow'])", False),
+        ("run([sys.executable, *PROGRAM])", False),
+        ("run([sys.executable, str(file)])", False),
+        ("run([sys.executable] + PROGRAM)", False),
+        ("python = sys.executable", False),
+        ("os.execv(sys.executable, command)", False),
+    ],
+)
+def test_a_start_of_python_is_seen_in_any_form(text: str, is_safe: bool) -> None:
+    assert (unsafe_starts(ast.parse(text)) == []) is is_safe
+
+
+def unsafe_starts(tree: ast.Module) -> list[int]:
+    """The lines that use this Python's path other than for a command with -P, a script of the user's, or a message."""
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable" and not is_safe_use(node, parents[node])
+    ]
+
+
+def is_safe_use(node: ast.Attribute, parent: ast.AST) -> bool:
+    if isinstance(parent, ast.List | ast.Tuple):
+        words = [ast.unparse(one) for one in parent.elts]
+        index = words.index("sys.executable")
+        after = words[index + 1 : index + 3]
+        return after[:1] == ["'-P'"] or after == ["'-u'", "self.script"] or words[index - 1] == "'--python'"
+    is_message = isinstance(parent, ast.FormattedValue)
+    return is_message or (isinstance(parent, ast.Call) and ast.unparse(parent.func) == "Path")

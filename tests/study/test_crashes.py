@@ -99,6 +99,20 @@ def test_a_killed_controller_is_resumed_and_nothing_is_lost_or_done_twice(study:
 
 
 @pytest.mark.slow
+def test_a_run_that_is_paused_in_its_last_trials_is_not_called_killed(study: Study) -> None:
+    run = study.submit_in_stages(trials=2, **QUIET)
+    wait_until(lambda: len(study.trials()) == 2, "two trials wait for their stage")
+    paused = run.pause()
+    assert paused.state is RunState.PAUSED
+    assert paused.reason.startswith("stopped; `platform resume toy` continues it"), "and MLflow may be slow"
+    assert study.controller() is None and run.status() == paused, "and it stays so without a controller"
+    study.let_begin(0)
+    run.resume()
+    status = run.wait(300)
+    assert (status.state, status.complete) == (RunState.SUCCEEDED, 2), status.reason
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_interrupted_as_it_is_recorded_has_ended(study: Study, number: signal.Signals) -> None:
     run = study.submit_in_stages(trials=2, **QUIET)
