@@ -330,6 +330,20 @@ def test_a_shell_script_passes_on_the_arguments_that_it_gets(platform, written: 
     assert job.search.enqueue == ({"lr": 0.1, "layers": 2},)
 
 
+def test_the_values_of_a_shell_script_are_those_of_today(platform, written: Path) -> None:
+    """The Python script that it starts has none."""
+    write(Path(), {"fit.py": PRINTS, "run.sh": 'LR=${LR:-0.3}\npython fit.py --lr $LR --layers=3 "$@"\n'})
+    result = platform("init", "--from", "bash run.sh")
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    assert job_in(".").search.enqueue == ({"lr": 0.3, "layers": 3},)
+
+
+def test_the_loss_of_other_data_than_its_line_names_is_its_own(platform, written: Path) -> None:
+    text = "lr = 0.1\nprint('| End of training | test loss  4.75 | test ppl   115.5')\n"
+    result = platform("init", "--from", str(write(written, {"fit.py": text}) / "fit.py"))
+    assert "; its metrics: test_loss, test_ppl\n" in result.stderr, result.output
+
+
 def test_a_name_that_a_settings_file_has_is_told_with_its_key(platform, written: Path) -> None:
     text = (
         "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--algo')\nparser.add_argument('--env')\n"
@@ -532,6 +546,12 @@ BY_POSITION = {
 import sys
 rate = float(sys.argv[2]) if len(sys.argv) > 2 else 0.5
 kind = sys.argv[1]
+layers = int(sys.argv[3]) if len(sys.argv) > 3 else 2
+print(f"val_loss={rate * layers}")
+""",
+    "sys.argv at once": """
+import sys
+kind, rate = sys.argv[1], float(sys.argv[2])
 layers = int(sys.argv[3]) if len(sys.argv) > 3 else 2
 print(f"val_loss={rate * layers}")
 """,

@@ -43,6 +43,8 @@ SEARCHED: list[tuple[str, Any, dict[str, Any]]] = [
     ("temperature", 0.5, {"type": "float", "low": 0.25, "high": 1.0}),
     ("projection_dim", 64, {"type": "int", "low": 32, "high": 128, "step": 32}),
     ("label_smoothing", 0.1, {"type": "float", "low": 0.0, "high": 0.6}),
+    ("data.batch_size", 4, {"type": "int", "low": 2, "high": 8, "step": 2}),
+    ("data.hidden", 4, {"type": "int", "low": 2, "high": 8, "step": 2}),
 ]
 LEFT = [("epochs", 10), ("seed", 1), ("num_workers", 4), ("log_interval", 10), ("min_lr", None), ("lr", -1.0),
         ("save-model", False), ("val_batch_size", 64), ("momentum", 1.5),
@@ -148,8 +150,8 @@ def test_the_objective(metrics: list[str], expected: tuple[str, str] | None) -> 
 
 def test_names_in_an_output_that_are_those_of_objectives() -> None:
     text = "Epoch: [0] Loss 2.3 Acc@1 10.2\n0.977 accuracy, C 3\nVal loss 2\nr2 0.4 lr 0.1\n"
-    text += "valid_0's l2: 3\nl2=1 objective_seed=5\n"
-    assert guess.candidates(text) == ["Loss", "Acc_1", "accuracy", "val_loss", "r2", "valid_0_l2"]
+    text += "valid_0's l2: 3\nl2=1 objective_seed=5\nepoch 1 | valid/loss 3 | train/val acc 1\n"
+    assert guess.candidates(text) == ["Loss", "Acc_1", "accuracy", "val_loss", "r2", "valid_0_l2", "valid/loss", "val_acc"]
     assert guess.candidates("Last reward: 9.0, average reward: 8.0, loss: 1") == ["last_reward", "average_reward", "loss"]
     assert guess.candidates(f"Last reward: 9, {'x' * 100} reward: 8") == ["last_reward", "reward"]
     assert guess.objective({"valid_0_l2": 3.0}) == {"metric": "valid_0_l2", "direction": "minimize"}

@@ -84,7 +84,8 @@ _REWARDS, _ACCURACIES = _word_set("reward rew return"), _word_set("accuracy acc"
 _STATISTICS = _word_set("min max mean std median")
 _AVERAGES = _word_set("average avg mean")
 _METRIC = re.compile(
-    r"((?i:train|training|val|valid|validation|test|eval|evaluation)(?:(?:_\d+)?'s )?[ _-]?)?\b([^\W\d][\w@-]*)"
+    r"((?i:train|training|val|valid|validation|test|eval|evaluation)(?:(?:_\d+)?'s )?"
+    r"(?:[ _-]|/(?![^\W\d]\w* [^\W\d]))?)?\b([^\W\d][\w@-]*)"  # `valid/loss 2`, but of `train/val loss` only `val loss`
 )
 _QUALIFIER = re.compile(r"(?<![^\W\d])([^\W\d]\w*)[ _-]+$")
 _LONGEST_QUALIFIER = 60  # characters before a name that are read, because a line of output may have any length
@@ -214,8 +215,9 @@ def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
         return (search.span("int", low, high), reason) if 1 < option.default <= _MOST_SAMPLES else None
     last_words = set(_words(option.name.rpartition(".")[2]))  # without the section: only dropout for `train.dropout`
     is_unrelated = last_words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)
-    is_number_of_features = "features" in words and words & {"n", "num", "number"}
-    is_set_by_data = is_number_of_features or (words & (_SIZES | _COUNTS) and words & _DATA_SIZES)
+    is_number_of_features = "features" in last_words and last_words & {"n", "num", "number"}
+    is_size = last_words & (_SIZES | _COUNTS) and "batch" not in last_words
+    is_set_by_data = is_number_of_features or (is_size and last_words & _DATA_SIZES)
     never_searched = {"path", "dir", "file", "seed", "eval", "test", "val", "validation", "log", "logging", "save", "ema"}
     if option.lists or is_unrelated or is_set_by_data or words & never_searched:
         return None
@@ -409,7 +411,7 @@ def possible_objective(metrics: Sequence[str]) -> str:
 def candidates(text: str) -> list[str]:
     """Return the different names of losses and scores in a text, such as the output of a program, in their order.
 
-    Characters other than letters, digits and `_` become `_`: `Acc_1` for `Acc@1 55.2`.
+    Characters other than letters, digits, `_` and `/` become `_`: `Acc_1` for `Acc@1 55.2`.
     """
     matches = list(_METRIC.finditer(text))
     counts = collections.Counter(match[0].lower() for match in matches)
@@ -421,7 +423,7 @@ def candidates(text: str) -> list[str]:
         first = max(0, match.start() - _LONGEST_QUALIFIER)
         if counts[match[0].lower()] > 1 and (qualifier := _QUALIFIER.search(text, first, match.start())):
             name = f"{qualifier[1].lower()}_{name}"
-        names[re.sub(r"\W+", "_", name).strip("_")] = None
+        names[re.sub(r"[^\w/]+", "_", name).strip("_")] = None
     return [name for name in names if is_measure(name)]
 
 

@@ -242,7 +242,7 @@ def read(
         style, returned = Style.SACRED, _sacred_return(tree)
     elif _PARSERS.search(all_text):
         style = Style.PARSED
-    elif "sys.argv" in all_text and guess.space(options := tuple(_position_options(tree))):
+    elif "sys.argv" in all_text and _has_numbers(options := tuple(_position_options(tree))):
         style = Style.POSITIONS
     elif "sys.argv" in all_text and (options := tuple(_attribute_options(tree))):
         style = Style.ATTRIBUTES
@@ -794,18 +794,33 @@ def _prompt_options(tree: ast.Module) -> Iterator[Option]:
 def _position_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the variables assigned from `sys.argv[1]`, `sys.argv[2]`, … A value assigned in another place is the default."""
     by_position: dict[int, Option] = {}
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
-    defaults = {ast.unparse(node.targets[0]): value for node in assigned if (value := _literal(node.value)) is not None}
-    for node in assigned:
-        name, text = ast.unparse(node.targets[0]), ast.unparse(node.value)
+    assigned = list(_assigned_names(tree))
+    defaults = {name: value for name, node in assigned if (value := _literal(node)) is not None}
+    for name, node in assigned:
+        text = ast.unparse(node)
         match = re.search(r"\bsys\.argv\[(\d+)\]", text)
         # LR = sys.argv[1] if len(sys.argv) > 1 else 0.1
-        default = _literal(node.value.orelse) if isinstance(node.value, ast.IfExp) else defaults.get(name)
+        default = _literal(node.orelse) if isinstance(node, ast.IfExp) else defaults.get(name)
         kind = next((kind for kind in ("float", "int") if f"{kind}(sys.argv[" in text), "str")
         if match and int(match[1]) > 0:
             by_position.setdefault(int(match[1]), Option(name, default, kind, required=default is None))
     for position in range(1, max(by_position, default=0) + 1):  # also those that are assigned to no variable
         yield by_position.get(position, Option(f"argument_{position}", required=True))
+
+
+def _has_numbers(options: Sequence[Option]) -> bool:
+    """Return whether some options may be worth a search, or are read as numbers."""
+    return bool(guess.space(options)) or any(option.kind in ("float", "int") for option in options)
+
+
+def _assigned_names(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the variables to which a script assigns one value, each with that value: two of `lr, depth = 0.1, 3`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(name), *_], value=value):
+                yield name, value
+            case ast.Assign(targets=[ast.Tuple(targets)], value=ast.Tuple(values)) if len(targets) == len(values):
+                yield from ((ast.unparse(target), value) for target, value in zip(targets, values, strict=True))
 
 
 def _flag_option(name: str, value: Any) -> Option:

@@ -82,6 +82,10 @@ def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
         ("train loss: 0.5, loss: 0.6", {"train_loss": 0.5, "loss": 0.6}),
         ("valid: 3, mae: 2", {"valid": 3.0, "mae": 2.0}),
         ("the training of loss: 0.5", {"loss": 0.5}),
+        (
+            "| End of training | test/loss: 0.5 | val_acc: 2 | mae: 3",
+            {"test/loss": 0.5, "val_acc": 2.0, "training_mae": 3.0},
+        ),
     ],
 )
 def test_a_set_of_data_before_several_metrics_belongs_to_their_names(line: str, metrics: dict[str, float]) -> None:

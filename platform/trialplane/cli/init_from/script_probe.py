@@ -593,7 +593,19 @@ def _appendable_options(
         names = (option.name, *(alias.lstrip("-") for alias in option.aliases))
         return any(name.replace("-", "_") in set_names for name in names)
 
-    return {option.name: option for option in declared.options if option.flag and not is_set(option)}
+    words = (
+        list(itertools.chain.from_iterable(word.split("=", 1) for word in command.call.arguments)) if command.call else []
+    )
+    return {
+        option.name: _with_last_value(option, words) for option in declared.options if option.flag and not is_set(option)
+    }
+
+
+def _with_last_value(option: Option, words: Sequence[str]) -> Option:
+    """Return an option with the last value that the words of a shell script give to it: 0.3 of `--lr ${LR:-0.3}`."""
+    values = [value for flag, value in itertools.pairwise(words) if flag in (option.flag, *option.aliases)]
+    text = re.sub(r"\$\{\w+:?[-=](.*)\}", r"\1", values[-1]) if values else None
+    return script.with_default(option, text) if option.kind in ("float", "int") else option
 
 
 def _with_choices(declared: Declared, parsed_script: Script) -> Declared:

@@ -357,11 +357,9 @@ def _candidates(output: str) -> tuple[str, ...]:
         part = output_passages.result_part(line)
         if not part.is_named_only and (metrics := guess.candidates(part.text)):
             data_sets = [heading.data_set for heading in headings_of(line)]
-            if data_sets:
-                names |= dict.fromkeys(f"{data_set}_{metric}" for data_set in data_sets for metric in metrics)
-                names |= dict.fromkeys(metric for metric in metrics if guess.names_data(metric))
-            else:
-                names |= dict.fromkeys(metrics)
+            for metric in metrics:
+                has_data_set = not data_sets or guess.names_data(metric)
+                names |= dict.fromkeys([metric] if has_data_set else [f"{data_set}_{metric}" for data_set in data_sets])
     return tuple(names)[:_MOST_CANDIDATES]
 
 

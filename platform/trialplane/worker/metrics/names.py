@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from trialplane.job import mlflow_names
+from trialplane.worker.metrics.headings import DATA_SET
 
 TRAINING_SETS = ("train", "training")
 # Names of steps, from the finest to the coarsest. If a line has several, the first of these is the step.
@@ -15,6 +16,7 @@ STEPS = ("global_step", "step", "iteration", "iter", "round", "epoch")
 EPOCH = STEPS[-1]
 _LARGEST_STEP = 2**53
 _MAX_NAMES = 10_000  # names in the cache
+_OWN_DATA_SET = re.compile(rf"{DATA_SET}[_/ ]")
 _SHORT_WORDS = {"validation": "val", "valid": "val", "training": "train", "testing": "test", "accuracy": "acc"}
 _MOST_AMBIGUOUS = 20  # names of a metric in nested objects
 
@@ -81,10 +83,10 @@ class Names:
     def in_data_set(self, name: str, data_set: str) -> str:
         """Return the full name of a metric below the heading of a set of data, as `train_loss`.
 
-        It is the name itself if there is no heading ("" as the set), or if the job names `loss` and not `test_loss`: then
-        `loss` is that of held-out data.
+        It is the name itself if there is no heading ("" as the set), if the name has a set of its own, as in `End of
+        training | test loss 0.2`, or if the job names `loss` and not `test_loss`: then `loss` is that of held-out data.
         """
-        if not data_set:
+        if not data_set or _OWN_DATA_SET.match(name):
             return name
         full_name = f"{data_set}_{name}"
         is_held_out = data_set not in TRAINING_SETS
