@@ -70,7 +70,7 @@ def test_one_trial_from_one_of_its_checkpoints(platform, runs, done, double):
 
 def test_a_member_of_a_population_is_no_source_of_a_checkpoint(platform, runs):
     train = runs.jobs / "demo" / "train.py"
-    train.write_text(train.read_text() + "\n# continues from ctx.restored\n")
+    train.write_text(train.read_text() + "\nSTATE = 'ctx.restored'\n")
     fields = {"population": {"interval": 4, "steps": 12}, "trials": 4, "pruner": "none", "sampler": "random"}
     source = runs.make("herd", tell=complete, **fields)
     (source.checkpoints / "herd" / "trial-3" / "step-0000000004").mkdir(parents=True)
@@ -80,7 +80,7 @@ def test_a_member_of_a_population_is_no_source_of_a_checkpoint(platform, runs):
 
 def test_a_member_of_a_population_again_has_its_last_parameters(platform, runs, double):
     train = runs.jobs / "demo" / "train.py"
-    train.write_text(train.read_text() + "\n# continues from ctx.restored\n")
+    train.write_text(train.read_text() + "\nSTATE = 'ctx.restored'\n")
 
     def segment(request: TrialRequest) -> TrialOutcome:
         state = TrialState.PAUSED if request.segment and request.segment.rung else TrialState.COMPLETE

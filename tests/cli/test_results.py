@@ -88,7 +88,7 @@ def test_one_of_them_without_trials_is_noted_and_an_unknown_one_refused(platform
 def population(runs):
     """A population of four in which each segment ends with a loss that follows from its learning rate."""
     train = runs.jobs / "demo" / "train.py"
-    train.write_text(train.read_text() + "\n# continues from ctx.restored\n")
+    train.write_text(train.read_text() + "\nSTATE = 'ctx.restored'\n")
 
     def segment(request):
         ended = complete(request)

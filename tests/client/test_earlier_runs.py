@@ -322,7 +322,7 @@ def with_epochs(runs: Runs) -> None:
     """The job demo, with a parameter for the number of epochs, and code that continues."""
     job, code = runs.jobs / "demo" / "job.yaml", runs.jobs / "demo" / "train.py"
     job.write_text(f"{job.read_text()}\nparams: {{epochs: 8}}\n")
-    code.write_text(f"{code.read_text()}\n# continues from ctx.restored\n")
+    code.write_text(f"{code.read_text()}\nSTATE = 'ctx.restored'\n")
 
 
 def test_a_trial_that_was_not_complete_is_continued(runs: Runs) -> None:
