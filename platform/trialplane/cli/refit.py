@@ -250,7 +250,7 @@ def _comparison_text(metric: str, comparison: refit.Comparison) -> str:
     elif len(best) > 1:
         text += f"\na tie: these seeds do not tell trials {', '.join(best)} apart"
     if comparison.difference is not None:
-        text += f"\nwith this noise, a difference of {comparison.difference:.3g} is found in 80 % of refits"
+        text += f"\nwith this noise, a winner that is better by {comparison.difference:.3g} is found in about 80 % of refits"
     return text
 
 

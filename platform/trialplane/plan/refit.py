@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from trialplane.wire import student
 
 LEVEL = 0.95  # share of refits in which all statements are right
+MIN_SEEDS = 5  # fewer values estimate the noise too badly for a statement about POWER
 POWER = 0.8  # share of refits in which a true difference of the stated size is detected
 
 
@@ -43,8 +44,9 @@ class Comparison:
 
     Attributes:
         candidates: The configurations.
-        difference: Smallest true difference of the two best means that would be detected with a probability of 80 %. None if
-            unknown.
+        difference: Smallest true difference by which a configuration must be better than each of the others to be the winner
+            with a probability of about 80 %, according to the noise of the two best. None if one has fewer values than
+            MIN_SEEDS.
     """
 
     candidates: tuple[Candidate, ...]
@@ -84,7 +86,11 @@ def compare(values: Mapping[int, Sequence[float]], *, maximize: bool) -> Compari
         )
         for trial in order
     )
-    return Comparison(candidates, _detectable(leader, samples[order[1]], pair_tail) if len(order) > 1 else None)
+    if len(order) == 1:
+        return Comparison(candidates, None)
+    # A winner must differ from each of the others, so the probability to miss one is divided by their number.
+    miss = (1 - POWER) / (len(order) - 1)
+    return Comparison(candidates, _detectable(leader, samples[order[1]], pair_tail, miss))
 
 
 def _margin(sample: Sequence[float], tail: float) -> float:
@@ -100,14 +106,14 @@ def _differ(first: Sequence[float], second: Sequence[float], tail: float) -> boo
     return difference is not None and abs(difference.value) > difference.margin(tail)
 
 
-def _detectable(first: Sequence[float], second: Sequence[float], tail: float) -> float | None:
-    """Return the smallest true difference that a test of the level 2 * `tail` detects with probability POWER.
+def _detectable(first: Sequence[float], second: Sequence[float], tail: float, miss: float) -> float | None:
+    """Return the smallest true difference that a test of the level 2 * `tail` misses with a probability of `miss`.
 
-    This is the minimum detectable effect. None if a sample has fewer than two values, or if neither sample varies.
+    This is the minimum detectable effect. None if a sample has fewer values than MIN_SEEDS, or if neither varies.
     """
     difference = student.difference(first, second)
-    if difference is None or not difference.error:
+    if min(len(first), len(second)) < MIN_SEEDS or difference is None or not difference.error:
         return None
     # The test detects a measured difference above the first margin. A measured one is below the true one by more than the
-    # second margin with probability 1 - POWER. So the true one must be larger than the first by the second.
-    return difference.margin(tail) + difference.margin(1 - POWER)
+    # second margin with probability `miss`. So the true one must be larger than the first by the second.
+    return difference.margin(tail) + difference.margin(miss)
