@@ -211,9 +211,9 @@ class Place:
     def exporter(self, uri: str = "", **options: Any) -> Exporter:
         """An exporter in this process."""
         from trialplane.exporter.exporter import Exporter
-        from trialplane.exporter.source import Database
+        from trialplane.ledger.study import Reader
 
-        return Exporter(self.run, Database(self.ledger, "toy-1"), uri or self.uri, **options)
+        return Exporter(self.run, Reader(self.ledger, "toy-1"), uri or self.uri, **options)
 
     def export(self, end: End | None = None, **options: Any) -> Exporter:
         """One life of an exporter, in which it brings MLflow up to date."""

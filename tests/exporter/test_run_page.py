@@ -14,11 +14,12 @@ from tests.controller.conftest import request
 from tests.exporter.conftest import DONE, Place, bring
 
 from trialplane import errors
-from trialplane.exporter import run_page, source
+from trialplane.exporter import run_page
 from trialplane.exporter.exporter import Exporter
 from trialplane.job import kinds
 from trialplane.ledger import attempts
 from trialplane.ledger.attempts import Attempt
+from trialplane.ledger.study import Reader
 from trialplane.plan import plan as planning
 from trialplane.wire import labels, records
 from trialplane.wire.exports import End
@@ -50,8 +51,7 @@ def test_an_end_with_its_status_is_read_from_a_message_as_it_was(place: Place) -
 
 
 def test_all_attempts_and_reports_are_on_the_page(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "PAGE", 2)  # several pages of the ledger
-    monkeypatch.setattr(run_page, "PAGE", 2)
+    monkeypatch.setattr(attempts, "SOURCE_PAGE", 2)  # several pages of the ledger
     for number in range(5):
         place.play(number)
     place.begin(request(5))  # a pause ends it without an outcome
@@ -99,7 +99,7 @@ def test_a_run_on_a_laptop_stores_no_page(place: Place) -> None:
     assert tag(place) == "`platform ui toy-1` shows it live"
 
 
-class _Ledger(source.Database):
+class _Ledger(Reader):
     """A ledger that does not answer while `is_lost` is set."""
 
     is_lost = False

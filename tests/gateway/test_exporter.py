@@ -25,7 +25,7 @@ from trialplane.controller.exporter_process import ExporterProcess
 from trialplane.controller.ledger import Ledger
 from trialplane.exporter.batch import Artifact, is_refusal
 from trialplane.exporter.exporter import Exporter
-from trialplane.exporter.source import Gateway
+from trialplane.ledger.remote import Reader
 from trialplane.plan import plan as planning
 from trialplane.wire import env, labels
 from trialplane.wire.exports import Order
@@ -47,7 +47,7 @@ class Pod:
         self.run.job.write_text(make_job().model_dump_json())
         self.run.submission.write_text(json.dumps(site.archive.column(run, labels.LEDGER_SUBMISSION)))
         self.ledger_url = f"http://:the token of {run}@127.0.0.1:{site.http.port}{PLACE}"
-        self.source = Gateway(self.ledger_url, run)
+        self.source = Reader(self.ledger_url, run)
         self.client = MlflowClient(self.door.uri)
 
     def exporter(self) -> Exporter:
@@ -77,7 +77,7 @@ def pod(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: py
         monkeypatch.setenv(env.MLFLOW_TOKEN, made.door.token)
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         yield made
-        made.source.reader.close()
+        made.source.close()
 
 
 def test_a_run_is_exported_while_its_controller_has_the_lock(pod: Pod, tmp_path: Path) -> None:
@@ -186,11 +186,11 @@ def test_all_that_comes_while_the_workspace_is_missing_is_written_when_it_is_the
 
 def test_only_the_runs_own_ledger_is_read(pod: Pod) -> None:
     pod.play()
-    stranger = Gateway(f"http://:another@127.0.0.1:{pod.site.http.port}{PLACE}", pod.name)
+    stranger = Reader(f"http://:another@127.0.0.1:{pod.site.http.port}{PLACE}", pod.name)
     for read in (lambda: stranger.running_attempts(-1), lambda: stranger.ended_attempts(0), lambda: stranger.reports(0)):
         with pytest.raises(errors.LedgerFenced):
             read()
-    stranger.reader.close()
+    stranger.close()
     assert pod.ledger.ask() is not None
     assert [one.request.number for one in pod.source.running_attempts(-1)] == [1]
     assert pod.source.running_attempts(1) == []

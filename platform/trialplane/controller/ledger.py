@@ -1,9 +1,9 @@
 """The ledger of a study: draws its trials by Optuna, and writes their starts, reports and ends to the database.
 
-The study exists twice: in memory (`History`), where samplers and pruners work without delay, and in the database (`Store`).
-A trial with its parameters is written before it starts, and its reports a few times a second. Its end is written after its
-last report, and before the next decision. When a ledger is opened, memory is filled from the database. Attempts that were
-running are recorded as lost, with their reports, and retried.
+The study exists twice: in memory (`History`), where samplers and pruners work without delay, and in the database
+(`storages.Store`). A trial with its parameters is written before it starts, and its reports a few times a second. Its end is
+written after its last report, and before the next decision. When a ledger is opened, memory is filled from the database.
+Attempts that were running are recorded as lost, with their reports, and retried.
 
 Logical trials are numbered 0 to `trials` - 1. Each attempt at a trial is a row in the database. A retry has the same
 parameters, and its request names the attempt that it repeats. In Optuna's memory it replaces that attempt. Only this module,
@@ -49,7 +49,7 @@ from trialplane.controller.promotion import Promotion, Stretch
 from trialplane.controller.pruning import Pruning
 from trialplane.job.kinds import Job, Study
 from trialplane.job.population import Intervals
-from trialplane.ledger import Store, remote, study
+from trialplane.ledger import storages
 from trialplane.ledger.attempts import Attempt
 from trialplane.wire import earlier, labels, messages, records, rows, system_metrics
 from trialplane.wire.costs import JobDemand, Prices, Usage
@@ -127,7 +127,7 @@ class Ledger:
         storage: Connection to the database.
 
     Raises:
-        LedgerError: See `ledger.study.Storage` and `ledger.remote.Storage`.
+        LedgerError: The database cannot be opened, see `storages.open_store`.
     """
 
     def __init__(
@@ -196,7 +196,14 @@ class Ledger:
         self._memory = history.History(job, self._earlier)
         self.pruning = Pruning(job, self._code)
         self._study = self._create_study()
-        self.storage = self._open_storage(url, lock)
+        self.storage = storages.open_store(
+            url,
+            run,
+            directions=tuple(objective.direction for objective in job.objectives),
+            lock=lock,
+            lock_patience=self._patience.lock_seconds,
+            should_give_up=self._patience.should_give_up,
+        )
         try:
             self._saved_attributes: dict[str, Any] = {}
             self._load()
@@ -1130,14 +1137,6 @@ class Ledger:
             self.best = rows.best_trial(self.job, [row] if self.best is None else [self.best, row])
 
     # Memory and database
-
-    def _open_storage(self, url: str, lock: Path) -> Store:
-        """Open the run in the database, or through the gateway."""
-        directions = tuple(objective.direction for objective in self.job.objectives)
-        seconds, should_give_up = self._patience.lock_seconds, self._patience.should_give_up
-        if url.startswith(remote.SCHEMES):
-            return remote.Storage(url, self.run, directions, lock_patience=seconds, should_give_up=should_give_up)
-        return study.Storage(url, self.run, directions, lock, lock_patience=seconds, should_give_up=should_give_up)
 
     def _create_study(self) -> _Study:
         """Create the study in memory."""

@@ -28,8 +28,8 @@ from mlflow.utils import credentials, rest_utils
 from trialplane import errors
 from trialplane.exporter.batch import describe, write_log
 from trialplane.exporter.exporter import Exporter
-from trialplane.exporter.source import Database, Gateway, LedgerCopy, Source
-from trialplane.ledger import remote
+from trialplane.exporter.ledger_copy import LedgerCopy
+from trialplane.ledger import storages
 from trialplane.training import process
 from trialplane.wire import backoff, env, escapes, records
 from trialplane.wire.exports import End, Order, Progress
@@ -85,14 +85,6 @@ class _Input:
             self.messages += [bytes(line) for line in lines if line]
 
 
-def _source(run: RunPaths, order: Order) -> Source:
-    """Return the source of the records: the ledger that an order names, or the copy of a ledger that it contains."""
-    if order.copy is not None:
-        return LedgerCopy(order.copy)
-    name = run.root.name
-    return Gateway(order.ledger, name) if order.ledger.startswith(remote.SCHEMES) else Database(order.ledger, name)
-
-
 def _lock_run(run: RunPaths) -> BinaryIO:
     """Lock the run against other exporters of the same folder; return the open file that holds the lock.
 
@@ -128,7 +120,7 @@ class Export:
         self._order = order
         self._uri = uri
         self._answers = answers
-        self.source = _source(run, order)
+        self.source = LedgerCopy(order.copy) if order.copy else storages.open_source(order.ledger, run.root.name)
         self.end = order.end
         self.failures = 0
         self._exporter: Exporter | None = None

@@ -35,10 +35,10 @@ from trialplane.exporter import adoption, projection, run_page, store
 from trialplane.exporter.batch import MAX_TAGS, Artifact, Batch, Sender, describe, is_refusal, milliseconds, write_log
 from trialplane.exporter.files import Files
 from trialplane.exporter.projection import Best, Ends
-from trialplane.exporter.source import PAGE, Source
 from trialplane.job import kinds
 from trialplane.job.kinds import collection
-from trialplane.ledger.attempts import Attempt
+from trialplane.ledger.attempts import SOURCE_PAGE, Attempt
+from trialplane.ledger.storages import Source
 from trialplane.wire import labels, paths, records
 from trialplane.wire.exports import End, Progress
 from trialplane.wire.paths import RunPaths
@@ -144,7 +144,7 @@ class Exporter:
             if ends:
                 self._finish_attempts(ends)
             has_new_starts = False
-            if len(ends) < PAGE:  # on a full page, more ends may follow, which must be written before later starts
+            if len(ends) < SOURCE_PAGE:  # on a full page, more ends may follow, which must be written before later starts
                 has_new_starts = self._start_attempts(running, {attempt.request.number for attempt in ends})
             has_new_records = bool(ends) or has_new_reports or has_new_starts
             self._save(now=not has_new_records)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 
-from trialplane.exporter.source import PAGE, Source
 from trialplane.job.kinds import Job
 from trialplane.ledger import attempts as reading
 from trialplane.ledger.attempts import Attempt
+from trialplane.ledger.storages import Source
 from trialplane.pages import content, page
 from trialplane.pages.content import PageContext, RunRecord
 from trialplane.wire import system_metrics
@@ -66,7 +66,7 @@ def _attempts(source: Source) -> dict[int, Attempt]:
         attempts |= {attempt.request.number: attempt for attempt in ends}
         if len(attempts) > MAX_ATTEMPTS:
             raise PageTooLarge(f"the run has more than {MAX_ATTEMPTS:,} attempts")
-        if len(ends) < PAGE:
+        if len(ends) < reading.SOURCE_PAGE:
             return attempts
         end = reading.newest_end_number(ends, end)
 

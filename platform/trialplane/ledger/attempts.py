@@ -33,6 +33,7 @@ _SELECT = f"SELECT end_number, request, outcome, NULL {_OF_RUN}"
 _SELECT_WITH_OPTUNA = f"SELECT end_number, request, outcome, attempts.optuna {_OF_RUN}"
 NO_LIMIT = 10**12  # as a limit of reports: more than any run has
 _PAGE = 2000  # maximum number of attempts or reports of a page
+SOURCE_PAGE = 200  # maximum number of attempts on a page of a `storages.Source`
 # Codes of errors that mean that a file is damaged or is not a ledger. SQLITE_ERROR is among them, as a missing table has it.
 _DAMAGE_CODES = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 

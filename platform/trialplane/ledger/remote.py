@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from trialplane import errors
 from trialplane.ledger import locking
-from trialplane.ledger.attempts import Attempt, Reports
+from trialplane.ledger.attempts import SOURCE_PAGE, Attempt, Reports
 from trialplane.wire import backoff, cluster, env, labels, ledger, records
 from trialplane.wire.records import ReportRow, RunStatus
 
@@ -44,12 +44,15 @@ class _ConnectionUnusable(Exception):
 
 
 class Reader:
-    """Reader of one run, without its lock.
+    """Reader of one run, without its lock: a `storages.Source`, which is read less often than a database.
 
     Args:
         url: `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`, or https.
         run: Name of the run.
     """
+
+    pause = 1.0
+    idle = 10.0
 
     def __init__(self, url: str, run: str) -> None:
         parts = urllib.parse.urlsplit(url)
@@ -61,17 +64,17 @@ class Reader:
         self._lock = threading.Lock()  # held during a request, because the connection can carry only one at a time
         self._connection: http.client.HTTPConnection | None = None
 
-    def attempts(self, after: int, order: Literal["number", "end_number", "running"], limit: int) -> list[Attempt]:
-        """Return the first attempts after a number, or after the number of an end, without Optuna's view of them.
+    def running_attempts(self, after: int) -> list[Attempt]:
+        """Return a page of running attempts with numbers above `after`, in the order of their numbers."""
+        return self._attempts(after, "running")
 
-        Args:
-            after: Number of an attempt, or of its end.
-            order: "number" for all attempts by number, "end_number" for ended ones in the order of their ends, "running"
-                for running ones by number.
-            limit: Maximum number of attempts. There are fewer if they do not fit into one answer.
-        """
-        page = self._request(ledger.ReadAttempts(after, order, limit), ledger.AttemptsLoaded)
-        return [Attempt(row.request, row.outcome, row.end_number) for row in page.attempts]
+    def attempt(self, number: int) -> Attempt:
+        """Return the attempt with a number."""
+        return self._attempts(number - 1, "number", limit=1)[0]
+
+    def ended_attempts(self, after: int) -> list[Attempt]:
+        """Return a page of the attempts whose ends have numbers above `after`, in the order of their ends."""
+        return self._attempts(after, "end_number")
 
     def reports(self, after: int) -> Reports:
         """Return a page of the reports with marks above `after`, which is 0 for the first page."""
@@ -82,6 +85,20 @@ class Reader:
         """Close the connection."""
         with self._lock:
             self._disconnect()
+
+    def _attempts(
+        self, after: int, order: Literal["number", "end_number", "running"], limit: int = SOURCE_PAGE
+    ) -> list[Attempt]:
+        """Return the first attempts after a number, or after the number of an end, without Optuna's view of them.
+
+        Args:
+            after: Number of an attempt, or of its end.
+            order: "number" for all attempts by number, "end_number" for ended ones in the order of their ends, "running"
+                for running ones by number.
+            limit: Maximum number of attempts. There are fewer if they do not fit into one answer.
+        """
+        page = self._request(ledger.ReadAttempts(after, order, limit), ledger.AttemptsLoaded)
+        return [Attempt(row.request, row.outcome, row.end_number) for row in page.attempts]
 
     def _request(self, request: ledger.Request, answer_type: type[AnswerT]) -> AnswerT:
         """Send a request, and return its answer. Connect first if needed.
@@ -231,7 +248,7 @@ class Reader:
 
 
 class Storage(Reader):
-    """One run, open for writing by this process alone: a `ledger.Store`.
+    """One run, open for writing by this process alone: a `storages.Store`.
 
     Args:
         url: `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`, or https.

@@ -1,4 +1,4 @@
-"""One run in a database, written by its controller.
+"""One run in SQLite or PostgreSQL, written by its controller and read by its exporter.
 
 Each start of an attempt is one transaction, and so is each end, each batch of reports, and each parameter that a trial
 requests while it runs.
@@ -93,8 +93,44 @@ class ReportGrowth:
     deleted: Sequence[int]
 
 
+class Reader:
+    """Reader of one run in SQLite or PostgreSQL: a `storages.Source`.
+
+    Args:
+        url: URL of the database.
+        run: Name of the run.
+    """
+
+    pause = 0.0
+    idle = 1.0
+
+    def __init__(self, url: str, run: str) -> None:
+        self._url, self._run = url, run
+        self._engine = tables.engine(url)
+
+    def running_attempts(self, after: int) -> list[Attempt]:
+        """Return running attempts with numbers above `after`, in the order of their numbers."""
+        with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
+            return reading.running_after(tables.select(connection), self._run, after)
+
+    def attempt(self, number: int) -> Attempt:
+        """Return the attempt with a number."""
+        with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
+            return reading.attempt(tables.select(connection), self._run, number)
+
+    def ended_attempts(self, after: int) -> list[Attempt]:
+        """Return a page of the attempts whose ends have numbers above `after`, in the order of their ends."""
+        with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
+            return reading.ended_after(tables.select(connection), self._run, after, reading.SOURCE_PAGE)[1]
+
+    def reports(self, after: int) -> Reports:
+        """Return a page of the reports with marks above `after`, in the order of their marks."""
+        with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
+            return reading.reports(tables.select(connection), self._run, after)
+
+
 class Storage:
-    """One run in a database, open for writing by this process alone.
+    """One run in a database, open for writing by this process alone: a `storages.Store`.
 
     Args:
         url: `sqlite:////path` or `postgresql+psycopg2://…`.
