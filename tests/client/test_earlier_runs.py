@@ -209,7 +209,7 @@ def test_history_travels_with_the_code(runs: Runs) -> None:
     assert [trial.trial for trial in content.history] == list(range(6))
     assert [bool(trial.values) for trial in content.history] == [True, True, False, True, True, True]
     with Ledger(f"sqlite:///{second.ledger}", folder.load_job(second), "second", second.code, second.lock) as ledger:
-        with ledger._sampler_view():
+        with ledger._memory.sampler_view():
             shown = ledger._study.get_trials(deepcopy=False)
         assert sorted(trial.number for trial in shown) == list(range(-6, 0))
         assert not ledger._study.get_trials(), "pruners, counts and results have only the study's own"
@@ -386,7 +386,7 @@ def test_what_has_begun_is_the_same_after_a_kill(runs: Runs) -> None:
         assert (outcome.begun_from, outcome.spared_steps) == ("first:1", 3)
         assert outcome.message == "continued from step 3 of trial 1 of first"
     with opened() as ledger:
-        assert ledger.spared_steps == {1: 3}
+        assert ledger.reuse.spared_steps == {1: 3}
 
 
 def test_the_best_report_before_counts(runs: Runs) -> None:

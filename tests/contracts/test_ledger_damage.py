@@ -203,7 +203,7 @@ def test_a_space_function_that_does_not_import(sqlite: Backend, code: str | None
         (sqlite.code / f"{name}.py").write_text(code)
     ledger = sqlite.open(make_job(space=f"{name}:space"))
     with pytest.raises(errors.EntrypointError) as caught:
-        ledger.check_sampler()
+        ledger.drawing.check_sampler()
     assert f"{name}:space" in str(caught.value)
     assert said in str(caught.value)
     assert str(sqlite.code) in str(caught.value)

@@ -131,7 +131,9 @@ def test_a_sampler_is_shown_a_bounded_part_of_a_long_history(opened: Opened) -> 
     trials = shown(ledger)
     assert len(trials) == history.BOUNDS["tpe"].trials
     assert {0, 1} & {trial.number for trial in trials}, "own trials are chosen like the others"
-    assert min(trial.values[0] for trial in trials) == min(trial.values[0] for trial in ledger._earlier)
+    assert min(trial.values[0] for trial in trials) == min(
+        trial.values[0] for trial in earlier.read(opened.run.code).history
+    )
 
 
 def test_a_long_history_defines_the_space_that_is_drawn_jointly(opened: Opened) -> None:

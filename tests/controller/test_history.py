@@ -36,11 +36,8 @@ def filled(trials: Sequence[Mapping[str, Any]], *objectives: dict[str, str], **f
 
 
 def shown(memory: History) -> list[FrozenTrial]:
-    memory.drawing = True
-    try:
+    with memory.sampler_view():
         return memory.get_all_trials(0)
-    finally:
-        memory.drawing = False
 
 
 def numbers(trials: Sequence[FrozenTrial]) -> set[int]:

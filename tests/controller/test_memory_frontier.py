@@ -64,7 +64,7 @@ def run(opened: Opened, trials: int, **fields: Any) -> tuple[int, int, float]:
         failed += gib(request.params) > LIMIT
         ledger.tell(played(request))
     assert ledger.best is not None
-    avoided, (best,) = ledger.avoided, ledger.best.values
+    avoided, (best,) = ledger.drawing.avoided, ledger.best.values
     opened.close()
     return failed, avoided, best
 
@@ -131,7 +131,7 @@ def test_the_sampler_draws_again_before_chance_does(
     with caplog.at_level("INFO"):
         asked(ledger)
     assert seeds == [None, *range(1, redraws + 1)]
-    assert ledger.avoided == 100
+    assert ledger.drawing.avoided == 100
     assert caplog.messages == ["trial 1 was drawn again: 100 points would be out of memory"]
 
 
@@ -165,7 +165,7 @@ def test_a_killed_controller_draws_the_same_points(tmp_path: Path) -> None:
             points.append(request.params)
             ledger.tell(played(request))
         drawn.append(points)
-        avoided.append(ledger.avoided)
+        avoided.append(ledger.drawing.avoided)
         ledger.close()
     assert drawn[0] == drawn[1]
     assert avoided[0] == avoided[1] > 0
@@ -178,7 +178,7 @@ def test_a_point_that_the_job_names_is_run(opened: Opened) -> None:
         request = asked(ledger)
         assert (request.params["batch"], request.params["lr"]) == (256, expected)
         ledger.tell(played(request))
-    assert gib(asked(ledger).params) <= LIMIT or ledger.avoided == 0
+    assert gib(asked(ledger).params) <= LIMIT or ledger.drawing.avoided == 0
 
 
 @pytest.mark.parametrize(

@@ -54,5 +54,5 @@ def failed(request: TrialRequest, failure: FailureClass) -> TrialOutcome:
 
 def shown(ledger: Ledger) -> list[FrozenTrial]:
     """The trials that a sampler is shown now."""
-    with ledger._sampler_view():
+    with ledger._memory.sampler_view():
         return ledger._study.get_trials(deepcopy=False)

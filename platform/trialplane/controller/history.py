@@ -22,12 +22,13 @@ Samplers get other trials than pruners and the export in four respects:
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import functools
 import math
 import statistics
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,14 +138,13 @@ class History(optuna.storages.InMemoryStorage):
 
     Attributes:
         directions: Directions of the objectives.
-        drawing: Whether a sampler draws now, so that `get_all_trials` returns the trials that samplers get.
     """
 
     def __init__(self, job: Job, earlier: Sequence[FrozenTrial] = ()) -> None:
         super().__init__()
         self._earlier = {trial.number: trial for trial in earlier}
         self.directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
-        self.drawing = False
+        self._is_drawing = False  # whether a sampler draws now, see `sampler_view`
         self._sampler = job.search.sampler.name
         self._is_class_sampler = bool(job.search.sampler.class_path)  # whether the job names the sampler by its class
         self._is_tune_searcher = job.search.sampler.is_tune_searcher  # whether this class is a searcher of Ray Tune
@@ -177,6 +177,15 @@ class History(optuna.storages.InMemoryStorage):
         self._selection: list[int] | None = None
         for trial in earlier:
             self._store_sort_values(trial)
+
+    @contextlib.contextmanager
+    def sampler_view(self) -> Iterator[None]:
+        """In the context, in which a sampler draws, let `get_all_trials` return the trials that samplers get."""
+        self._is_drawing = True
+        try:
+            yield
+        finally:
+            self._is_drawing = False
 
     def hide(self, number: int) -> None:
         """Hide a trial from samplers, because it does not fit into the study's space any more."""
@@ -251,7 +260,7 @@ class History(optuna.storages.InMemoryStorage):
         if bound is not None and len(self._losses) + len(self._sort_keys) <= bound.trials:
             bound = None  # it gets all of them
         samplers_get_others = bound or self._ranks_paused or self._worst or self._paused or self._earlier or self._hidden
-        if not self.drawing or not samplers_get_others:
+        if not self._is_drawing or not samplers_get_others:
             return super().get_all_trials(study_id, deepcopy, states)
         own_trials = super().get_all_trials(study_id, deepcopy=False)
         trials = self._earlier | {trial.number: trial for trial in own_trials}

@@ -1,4 +1,4 @@
-"""The ledger of a study: draws its trials by Optuna, and writes their starts, reports and ends to the database.
+"""The ledger of a study: selects its next attempts, and writes their starts, reports and ends to the database.
 
 The study exists twice: in memory (`History`), where samplers and pruners work without delay, and in the database
 (`storages.Store`). A trial with its parameters is written before it starts, and its reports a few times a second. Its end is
@@ -6,20 +6,19 @@ written after its last report, and before the next decision. When a ledger is op
 Attempts that were running are recorded as lost, with their reports, and retried.
 
 Logical trials are numbered 0 to `trials` - 1. Each attempt at a trial is a row in the database. A retry has the same
-parameters, and its request names the attempt that it repeats. In Optuna's memory it replaces that attempt. Only this module,
-`samplers`, `suggesting`, `pruning`, `history`, `points`, `replaying`, `tune_search` and `export` use Optuna.
+parameters, and its request names the attempt that it repeats. In Optuna's memory it replaces that attempt. `drawing` draws
+new trials.
 
 With promotion, and in a population, trials are paused at rungs: numbers of steps at which they are compared. A trial then
 consists of segments, each up to the next rung, and the first attempt at each further segment names the last attempt at the
 one before, as a retry does. `promotion` and `population` decide which paused trial continues.
 
 With `reuse`, a trial may take over from a trial of an earlier run that has the same parameters: its result, or its newest
-checkpoint, which is called the trial's beginning.
+checkpoint, which is called the trial's beginning. `reuse` finds both.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -40,20 +39,19 @@ from trialplane import errors
 from trialplane.controller import history, points, replaying, samplers, suggesting
 from trialplane.controller.counts import BestReports, Counts, Repeats, SavedCheckpoints
 from trialplane.controller.curves import Curves
-from trialplane.controller.following import Following
+from trialplane.controller.drawing import Drawing
 from trialplane.controller.hours import Hours
-from trialplane.controller.memory_frontier import MemoryFrontier
 from trialplane.controller.patience import Patience
 from trialplane.controller.population import Members
 from trialplane.controller.promotion import Promotion, Stretch
 from trialplane.controller.pruning import Pruning
+from trialplane.controller.reuse import Reuse
 from trialplane.job.kinds import Job, Study
 from trialplane.job.population import Intervals
 from trialplane.ledger import storages
 from trialplane.ledger.attempts import Attempt
 from trialplane.wire import earlier, labels, messages, records, rows, system_metrics
 from trialplane.wire.costs import JobDemand, Prices, Usage
-from trialplane.wire.earlier import Beginning, EarlierTrial
 from trialplane.wire.paths import TrialFolder
 from trialplane.wire.records import (
     Desired,
@@ -73,11 +71,7 @@ log = logging.getLogger(__name__)
 _LONGEST_REASON = 1000  # characters of the reason in a status, after the database has refused a longer one
 _REPORT_SECONDS = 0.25  # between two writes of reports
 _REPORT_PAUSE = 5.0  # seconds before the next write of reports after one that failed
-_REDRAWS = 100  # attempts to draw parameters that no earlier trial has
-_SAMPLER_REDRAWS = 10  # the first of these are by the job's sampler, which may draw the same point each time
-_GP_REDRAWS = 2  # the same for gp, which fits its model for each of them
 _AHEAD = 1800.0  # seconds by which the clock of a trial may be ahead of this machine's
-_AVOIDED = "trialplane:avoided"  # attribute of a study that holds `Ledger.avoided`
 _TOP = "trialplane:top"  # attribute of a study that holds `Promotion.top`, if it was raised
 
 
@@ -119,11 +113,11 @@ class Ledger:
         newest: Row of the newest attempt of each trial, by trial.
         best: Row of the best trial; None before one is complete.
         saved: Number and size of the checkpoints that are still needed.
-        spared_steps: Number of steps that were not trained again, of each ended trial that has begun from a checkpoint of an
-            earlier run.
         status: Last status of the run in the database when it was opened; None without one.
         promotion: Rule by which paused trials continue; None if trials are not paused.
         pruning: Pruner of the study.
+        drawing: Draws new trials.
+        reuse: Earlier trials, whose results and checkpoints trials may take over.
         storage: Connection to the database.
 
     Raises:
@@ -174,28 +168,16 @@ class Ledger:
         self._next_write = 0.0  # when the next reports are written, by the monotonic clock
         self._reports_remark = ""  # remark that some reports are not in the database, and why
         earlier_trials = earlier.read(code)
-        self._earlier = samplers.earlier_trials(job, earlier_trials.history)
-        # Attempts that have started and will get the result of an earlier trial.
-        self._answers: collections.deque[TrialRequest] = collections.deque()
-        # Parameters → an earlier trial with these parameters, whose result a new trial gets. The first of several counts.
-        self._reusable = {earlier.key(trial.params): trial for trial in reversed(earlier_trials.results)}
-        # Parameters, and with promotion the seed → checkpoint of an earlier run from which a trial starts.
-        self._beginnings = {
-            self._beginning_key(beginning.params, beginning.seed): beginning
-            for beginning in reversed(earlier_trials.beginnings)
-        }
-        self._following = Following(earlier_trials.followed)
+        self.reuse = Reuse(job, run, earlier_trials, self._attempts)
+        sampler_history = samplers.earlier_trials(job, earlier_trials.history)
         self._ended_since_start: list[int] = []  # numbers of attempts that have ended since the last start, in this order
-        self._answered: set[int] = set()  # trials whose newest attempt has the end of an earlier one
-        self.spared_steps: dict[int, int] = {}
-        self._memory_frontier = MemoryFrontier(self._search)
-        for trial in earlier_trials.history:
-            if trial.out_of_memory:
-                self._memory_frontier.add(trial.params)
-        self._points: set[str] = set()  # parameters of all trials if none may repeat another, see `_point`
-        self._memory = history.History(job, self._earlier)
+        self._memory = history.History(job, sampler_history)
         self.pruning = Pruning(job, self._code)
         self._study = self._create_study()
+        self.drawing = Drawing(job, self._code, self._study, self._memory, sampler_history, self._events)
+        for trial in earlier_trials.history:
+            if trial.out_of_memory:
+                self.drawing.record_out_of_memory(trial.params)
         self.storage = storages.open_store(
             url,
             run,
@@ -220,21 +202,6 @@ class Ledger:
     def close(self) -> None:
         """Release the study, so that another controller may open it. Running attempts stay running in the database."""
         self.storage.close()
-
-    def check_sampler(self) -> None:
-        """Check before the first trial that the sampler can be built and the job's functions can be imported.
-
-        Raises:
-            EntrypointError: A function of the job cannot be imported.
-            InputError: Optuna refuses the sampler, or a library that it needs is missing.
-        """
-        samplers.build_sampler(self.job, 0, self._code)
-        _ = self._space_function  # imports it
-
-    @functools.cached_property
-    def _space_function(self) -> Callable[..., Any] | None:
-        """The job's function that defines the space; None if the job lists the parameters."""
-        return self._code.function(self._search.function) if self._search.function else None
 
     @property
     def is_exhausted(self) -> bool:
@@ -308,10 +275,10 @@ class Ledger:
         if self._repeats:
             return self._repeat(self._repeats.take())
         if self.promotion is None:
-            return self._draw(self._next) if self._can_draw else None
+            return self._draw_attempt() if self._can_draw else None
         stretch = self.promotion.next_stretch(self._next if self._can_draw else None)
         if stretch is not None:
-            return self._draw(self._next) if stretch.trial is None else self._continue(stretch)
+            return self._draw_attempt() if stretch.trial is None else self._continue(stretch)
         if not self.counts.running:  # no end of an attempt can change this any more
             self._drop(self.promotion.paused)
         return None
@@ -348,7 +315,7 @@ class Ledger:
         attempt = self._running.get(number)
         if attempt is None:
             return messages.Suggested(None, "the trial has ended")
-        with self._sampler_view():
+        with self._memory.sampler_view():
             answer = suggesting.suggest(attempt.trial, self.job, parameter, self._code)
         sampled = self._sampled_params(number)
         if answer.value is not None and parameter.name not in sampled:
@@ -376,7 +343,7 @@ class Ledger:
             attempt.has_begun = True
             self._record_beginning(attempt, start, min(report.start_step, records.MAX_STEP))
             # The pruner compares whole curves.
-            for step, metrics in self._following.reports(attempt.request, report.start_step):
+            for step, metrics in self.reuse.following.reports(attempt.request, report.start_step):
                 self.report(TrialReport(report.number, step, metrics, report.time))
         self._curves.add(attempt.request, report)
         if system_metrics.is_sample(report.metrics):
@@ -400,7 +367,7 @@ class Ledger:
             start: Its beginning.
             step: Step of the checkpoint; -1 if the attempt has started at step 0 instead.
         """
-        beginning = self._beginning(attempt.request)
+        beginning = self.reuse.beginning(attempt.request)
         # The trial has no checkpoint of its own yet, so no report of an earlier attempt at it counts.
         self._best_reports.take_over(attempt.request.trial, beginning.best if beginning and step >= 0 else {})
         if beginning and step >= 0:
@@ -490,7 +457,7 @@ class Ledger:
         if workers is None:  # the attempt began under a controller that was killed, so the mean is not known
             workers = request.workers
         outcome = dataclasses.replace(outcome, retried=retried, started=started, ended=ended, workers=workers)
-        return self._add_beginning(request, self._best_reports.apply_to(request.trial, outcome))
+        return self.reuse.add_beginning(request, self._best_reports.apply_to(request.trial, outcome))
 
     def reopen_failure(self, number: int | None = None) -> bool:
         """Let a training or an iteration that failed for good be retried, as the user has requested.
@@ -565,111 +532,21 @@ class Ledger:
 
     # Drawing
 
-    def _draw(self, trial: int) -> _RunningAttempt:
-        """Draw a new trial, and return its first attempt.
-
-        The sampler draws all parameters. If the job enqueues a point for this trial, the sampler draws only the parameters
-        that the point lacks.
-        """
-        self._build_sampler(trial)
-        # The sampler of a grid draws the enqueued points itself, see `samplers`.
-        is_enqueued = trial < len(self._search.enqueue) and self._search.sampler.name != "grid"
-        preset_values = self._search.enqueue[trial] if is_enqueued else {}  # values that the sampler does not draw
-        if self._search.suggests:  # the job may fix parameters that the objective requests
-            preset_values = {**self.job.params, **preset_values}
-        if is_enqueued or (self._search.suggests and preset_values):
-            self._study.enqueue_trial(samplers.encode_point(self.job, preset_values))
-        with self._sampler_view(), self._sampler_call(trial), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Optuna warns of experimental features and fixed values, which jobs may use
-            optuna_trial = self._study.ask()
-            sampled: Mapping[str, Any] = samplers.suggest(optuna_trial, self.job, self._space_function, preset_values)
-        if not is_enqueued:
-            optuna_trial, sampled = self._redraw(trial, optuna_trial, sampled)
+    def _draw_attempt(self) -> _RunningAttempt:
+        """Draw a new trial, and return its first attempt."""
+        trial = self._next
+        optuna_trial, sampled = self.drawing.draw(trial)
         self._next += 1
-        return self._create_attempt(optuna_trial, trial, 1, None, sampled, self._first_segment(trial))
-
-    def _redraw(
-        self, trial: int, optuna_trial: optuna.trial.Trial, sampled: Mapping[str, Any]
-    ) -> tuple[optuna.trial.Trial, Mapping[str, Any]]:
-        """Draw the parameters of a trial again until it may run; return the trial and its parameters.
-
-        A trial may not run if `duplicates` is redraw and an earlier trial has the same parameters, or if `avoid_oom`
-        predicts that it would be out of memory. After `_REDRAWS` attempts the space probably has no other point, and the
-        trial keeps the parameters that were drawn last.
-
-        Args:
-            trial: Number of the trial.
-            optuna_trial: The trial in Optuna's memory.
-            sampled: Its parameters.
-        """
-        jobs_sampler, avoided_count = self._study.sampler, 0
-        for redraw in range(_REDRAWS):
-            is_repeated = self._search.duplicates == "redraw" and self._point(sampled) in self._points
-            is_out_of_memory = self._memory_frontier.excludes(sampled)
-            if not is_repeated and not is_out_of_memory:
-                break
-            if is_out_of_memory:
-                avoided_count += 1
-            empty_trial = optuna.trial.create_trial(state=OptunaState.RUNNING)  # forgets the parameters drawn before
-            self._memory.replace(optuna_trial._trial_id, empty_trial)
-            self._study.sampler = self._redraw_sampler(trial, redraw, jobs_sampler)
-            with self._sampler_view(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                optuna_trial = optuna.trial.Trial(self._study, optuna_trial._trial_id)
-                sampled = samplers.suggest(optuna_trial, self.job, self._space_function)
-            self._study.sampler = jobs_sampler
-        if avoided_count:
-            log.info("trial %d was drawn again: %s would be out of memory", trial, errors.counted(avoided_count, "point"))
-            self._memory.set_study_system_attr(self._study_id, _AVOIDED, self.avoided + avoided_count)
-        return optuna_trial, sampled
-
-    def _redraw_sampler(
-        self, trial: int, redraw: int, jobs_sampler: optuna.samplers.BaseSampler
-    ) -> optuna.samplers.BaseSampler:
-        """Return the sampler for a redraw of a trial: the job's own with another seed at first, later a random sampler.
-
-        A sampler whose class is of another package is never asked again, because it may store the points that it has drawn.
-
-        Args:
-            trial: Number of the trial.
-            redraw: Number of the redraw, from 0.
-            jobs_sampler: Sampler that has drawn the trial at first.
-        """
-        sampler_redraws = _GP_REDRAWS if self._search.sampler.name == "gp" else _SAMPLER_REDRAWS
-        if redraw < sampler_redraws and samplers.is_rebuilt(jobs_sampler):
-            return samplers.build_sampler(self.job, trial, self._code, seed_salt=redraw + 1, earlier=self._earlier)
-        seed = samplers.derived_seed(samplers.derived_seed(self.job.seed, trial), redraw)
-        return optuna.samplers.RandomSampler(seed=seed)
-
-    @property
-    def avoided(self) -> int:
-        """The number of drawn points that were not run, because they would have been out of memory."""
-        return int(self._memory.get_study_system_attrs(self._study_id).get(_AVOIDED, 0))
-
-    def _add_point(self, sampled: Mapping[str, Any]) -> None:
-        """Record the parameters of a trial, if no later one may repeat them."""
-        if self._search.duplicates == "redraw":
-            self._points.add(self._point(sampled))
-
-    def _point(self, sampled: Mapping[str, Any]) -> str:
-        """Return the parameters of a trial as one text. Trials with the same text are duplicates."""
-        return earlier.key({**self.job.params, **sampled})
-
-    @property
-    def answered(self) -> int:
-        """The number of trials with the result of an earlier trial with the same parameters, which were not trained."""
-        return len(self._answered)
+        segment = None if self.promotion is None else self._segment_of(self.promotion.first_stretch(trial))
+        return self._create_attempt(optuna_trial, trial, 1, None, sampled, segment)
 
     def answer(self, request: TrialRequest) -> bool:
         """Return whether an attempt takes over the end of an earlier one, and need not run. `take_answers` then ends it."""
-        if self._following.attempt(request) is not None:
-            self._following.hold(request)
+        if self.reuse.following.attempt(request) is not None:
+            self.reuse.following.hold(request)
             self._hours.end(request.number, time.time())  # it uses its slot for no work
-        elif self._reusable_trial(request) is not None:
-            self._answers.append(request)
-        else:
-            return False
-        return True
+            return True
+        return self.reuse.answer(request)
 
     def take_answers(self, *, is_stuck: bool = False) -> Iterator[tuple[TrialRequest, TrialOutcome]]:
         """Yield attempts that take over the end of an earlier one and end now, with their outcomes. Record their reports.
@@ -679,117 +556,10 @@ class Ledger:
         Args:
             is_stuck: Whether nothing starts before one of them has ended.
         """
-        is_stuck = is_stuck and not self._answers
-        while self._answers:
-            request = self._answers.popleft()
-            trial = self._reusable_trial(request)
-            assert trial is not None
-            outcome = TrialOutcome(
-                request.number, TrialState.COMPLETE, metrics=trial.metrics, returned=trial.returned, step=trial.step
-            )
-            yield request, _answered(outcome, trial.run, trial.trial)
-        for request in self._following.take_due(is_stuck):
-            attempt = self._following.attempt(request)
-            assert attempt is not None
-            assert attempt.outcome is not None
-            for step, metrics in attempt.reports:
-                self.report(TrialReport(request.number, step, metrics, time.time()))
-            outcome = dataclasses.replace(attempt.outcome, number=request.number)
-            yield request, _answered(outcome, attempt.run, attempt.trial)
-
-    def _reusable_trial(self, request: TrialRequest) -> EarlierTrial | None:
-        """Return the complete earlier trial whose result an attempt takes over; None if the attempt has to run.
-
-        With `reuse`, the earlier trial is one of another run, and with `duplicates: answer` one of this run. It has the same
-        parameters. A trial that has already trained some steps in this run has to run.
-        """
-        has_trained = request.segment is not None and request.segment.done > 0
-        return None if has_trained else self._reusable.get(earlier.key(request.params))
-
-    def _beginning(self, request: TrialRequest) -> Beginning | None:
-        """Return the checkpoint of an earlier run from which an attempt starts; None if it starts otherwise.
-
-        A trial with rungs needs the seed of the earlier one, as it may have begun in this run. An attempt that continues a
-        checkpoint of this run does not start from it, nor does one that ends at a rung before the checkpoint.
-        """
-        beginning, segment = self._equal_beginning(request), request.segment
-        if beginning is None or segment is None:
-            return beginning
-        is_before_rung = not segment.rung or beginning.step + beginning.offset < segment.rung
-        return beginning if segment.parent is None and is_before_rung else None
-
-    def _equal_beginning(self, request: TrialRequest) -> Beginning | None:
-        """Return the checkpoint of an earlier trial that is equal up to it, wherever its step lies; None without one."""
-        if not self._beginnings:
-            return None
-        return self._beginnings.get(self._beginning_key({**self.job.params, **request.params}, request.seed))
-
-    def _beginning_key(self, params: Mapping[str, Any], seed: int) -> tuple[str, int | None]:
-        """Return the key in `_beginnings` of a trial with these parameters and this seed."""
-        return earlier.key(params), None if self.promotion is None else seed
-
-    def _add_beginning(self, request: TrialRequest, outcome: TrialOutcome) -> TrialOutcome:
-        """Return an outcome that says from which checkpoint of an earlier run its trial has begun, if from any.
-
-        Its fields `begun_from` and `spared_steps` say that, and its message unless it failed.
-        """
-        beginning, start = self._beginning(request), request.start
-        message = outcome.message
-        if beginning is None or start is None or start.step < 0:
-            if outcome.failure is None and not outcome.answered_by:
-                message = "; ".join(filter(None, (message, self._reason_to_begin_anew(request))))
-            return dataclasses.replace(outcome, begun_from="", spared_steps=0, message=message)
-        if outcome.failure is None:  # the messages of failures are compared, so they stay as they are
-            text = f"continued from step {start.step} of trial {start.trial} of {request.resume}"
-            message = "; ".join(filter(None, (message, text)))
-        return dataclasses.replace(
-            outcome,
-            begun_from=f"{request.resume}:{start.trial}",
-            spared_steps=start.step + beginning.offset,
-            message=message,
-        )
-
-    def _reason_to_begin_anew(self, request: TrialRequest) -> str:
-        """Return why an attempt at a trial whose pause an earlier run has answered starts at step 0; "" if it does not."""
-        number = request.retry_of
-        while number is not None:  # skips the failed attempts that it repeats
-            previous, outcome = self._attempts[number]
-            if outcome is not None and outcome.state is TrialState.PAUSED:
-                break
-            number = previous.retry_of
-        else:
-            return ""
-        if request.segment is None or not outcome.answered_by or self._beginning(request) is not None:
-            return ""
-        beginning = self._equal_beginning(request)
-        if beginning is None:
-            run, _, trial = outcome.answered_by.rpartition(":")
-            return f"trained from step 0, because {run} has no checkpoint of trial {trial} any more"
-        return (
-            f"trained from step 0, because the checkpoint of trial {beginning.trial} of {beginning.run} is at or beyond the "
-            f"next rung, {request.segment.rung}"
-        )
-
-    @property
-    def _is_replayed(self) -> bool:
-        """Whether a new controller must replay the study for its sampler, see `replaying`.
-
-        It must for a class that the job names, as such a sampler may store in memory what it has learned. A study whose
-        objective is Optuna's cannot be replayed, as only the processes of its trials request parameters.
-        """
-        return bool(self._search.sampler.class_path) and not self._search.suggests
-
-    def _build_sampler(self, trial: int) -> None:
-        """Set the sampler that draws a new trial. If it is new and must know the earlier trials, replay these for it."""
-        previous = self._study.sampler
-        sampler = samplers.build_sampler(self.job, trial, self._code, previous, earlier=self._earlier)
-        self._study.sampler = sampler
-        is_first_draw = trial == 0
-        if not self._is_replayed or is_first_draw or samplers.is_rebuilt(sampler) or sampler is previous:
-            return
-        with self._sampler_call(trial):
-            memory = history.History(self.job, self._earlier)
-            replaying.replay(self.job, memory, sampler, self._events(), self._space_function)
+        for request, outcome, reports in self.reuse.take_answers(is_stuck):
+            for step, metrics in reports:
+                self.report(TrialReport(request.number, step, metrics, outcome.ended))
+            yield request, outcome
 
     def _events(self) -> Iterator[replaying.Start | replaying.End]:
         """Yield the starts and ends of attempts so far, in order, for a replay. Attempts that were retried have no end."""
@@ -813,25 +583,6 @@ class Ledger:
             if not outcome.retried:
                 yield replaying.End(self._states[number], samplers.is_bad(self.job, outcome))
 
-    @contextlib.contextmanager
-    def _sampler_call(self, trial: int) -> Iterator[None]:
-        """Run the calls of a sampler in the context: if the job names its class, seed the global random generators for it.
-
-        Raises:
-            EntrypointError: A sampler whose class the job names has failed.
-        """
-        seed = samplers.derived_seed(self.job.seed, trial)
-        seeding = points.seed_globally(seed) if self._is_replayed else contextlib.nullcontext()
-        try:
-            with seeding:
-                yield
-        except Exception as error:
-            name = self._search.sampler.class_path
-            if not name or isinstance(error, errors.TrialplaneError):
-                raise
-            text = f"{type(error).__name__}: {errors.first_line(error)}"
-            raise errors.EntrypointError(f"the sampler {name} failed to draw trial {trial}: {text}") from error
-
     def _continue(self, stretch: Stretch) -> _RunningAttempt:
         """Return the attempt that continues a paused trial by its next segment.
 
@@ -849,7 +600,7 @@ class Ledger:
         digest = "" if donor_outcome.checkpoints is None else donor_outcome.checkpoints.digest
         parent: Parent | None = Parent(donor.trial, donor_outcome.step, digest, donor.number, donor.folder)
         series: int | None = previous.series
-        if donor_outcome.answered_by and not self._following.repeats(stretch.trial, stretch.rung):
+        if donor_outcome.answered_by and not self.reuse.following.repeats(stretch.trial, stretch.rung):
             parent = series = None  # an earlier run has trained it and not this one, so there is no checkpoint
         segment = dataclasses.replace(self._segment_of(stretch), parent=parent, series=series)
         new_params = None  # the trial's parameters stay
@@ -859,10 +610,6 @@ class Ledger:
             # Each series of attempts is a run in MLflow, where the parameters of a run never change. So begin a new series.
             segment = dataclasses.replace(segment, series=None, changed=new_params != donor.params)
         return self._repeat(previous, segment, new_params)
-
-    def _first_segment(self, trial: int) -> Segment | None:
-        """Return the first segment of a trial; None if trials are not paused."""
-        return None if self.promotion is None else self._segment_of(self.promotion.first_stretch(trial))
 
     def _segment_of(self, stretch: Stretch) -> Segment:
         """Return the segment that records a stretch, still without its parent and its series."""
@@ -884,7 +631,7 @@ class Ledger:
     def _steps_done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
         """Return the number of steps that a trial has done in this run, at the end of an attempt."""
         is_below_rung = request.segment is not None and request.segment.rung > 0
-        is_followed = self._following.attempt(request) is not None
+        is_followed = self.reuse.following.attempt(request) is not None
         if outcome.answered_by and outcome.state is TrialState.COMPLETE and is_below_rung and not is_followed:
             return 0  # an earlier trial has done the steps, without a stop at the rung
         if request.trial in self._offsets:
@@ -982,7 +729,7 @@ class Ledger:
             directions=tuple(objective.direction for objective in self.job.objectives) if self._search.suggests else (),
             segment=segment,
         )
-        if (beginning := self._beginning(request)) is not None:
+        if (beginning := self.reuse.beginning(request)) is not None:
             start = Parent(beginning.trial, -1, beginning.digest)
             if retry_of is not None:
                 start = self._attempts[retry_of][0].start or start  # with the step from which the trial has begun
@@ -992,7 +739,7 @@ class Ledger:
             request = dataclasses.replace(request, seed=beginning.seed, resume=beginning.run, start=start, segment=segment)
         # Only drawn parameters are written to the database, as the job has the fixed ones.
         self._attempts[request.number] = dataclasses.replace(request, params=sampled), None
-        self._add_point(sampled)
+        self.drawing.add_point(sampled)
         return _RunningAttempt(request, optuna_trial)
 
     def _job_start(self) -> Parent | None:
@@ -1021,7 +768,7 @@ class Ledger:
         """Record for samplers that the newest attempt at a trial has ended."""
         frozen = self._frozen(trial)
         self._memory.record_end(frozen, samplers.is_bad(self.job, outcome))
-        if self._is_replayed:
+        if self.drawing.is_replayed:
             self._states[outcome.number] = frozen
 
     def _count_end(self, request: TrialRequest, sampled: Mapping[str, Any], outcome: TrialOutcome) -> None:
@@ -1029,30 +776,14 @@ class Ledger:
         if outcome.checkpoints is not None:
             self.saved.add(TrialFolder(request.trial, request.folder), outcome.checkpoints)
         if rows.is_out_of_memory(outcome):
-            self._memory_frontier.add(sampled)
+            self.drawing.record_out_of_memory(sampled)
         self._ended_since_start.append(request.number)
-        if outcome.answered_by:
-            self._answered.add(request.trial)
-        else:
-            self._answered.discard(request.trial)
-        if outcome.begun_from:
-            self.spared_steps[request.trial] = outcome.spared_steps
+        self.reuse.record_end(request, sampled, outcome)
         self.counts.add_end(request.trial, outcome)
         self._hours.add(outcome.seconds or 0.0, outcome.workers)
         self.pruning.record_end(outcome)
         self._repeats.record_end(request, outcome)
         self._best_reports.record_end(request.trial, outcome)
-        if self._search.duplicates == "answer" and outcome.state is TrialState.COMPLETE and not outcome.answered_by:
-            params = {**self.job.params, **sampled}
-            trial = EarlierTrial(
-                run=self.run,
-                trial=request.trial,
-                params=params,
-                metrics=outcome.metrics,
-                step=outcome.step,
-                returned=outcome.returned,
-            )
-            self._reusable.setdefault(earlier.key(params), trial)
         if request.segment is not None and outcome.state is TrialState.PAUSED:
             self._pauses[request.trial, request.segment.rung] = request.number
         if self.promotion is not None and not outcome.retried:
@@ -1076,12 +807,12 @@ class Ledger:
         """Count the start of an attempt. It starts now, or has under an earlier controller when the ledger is opened."""
         self._best_reports.record_start(request.trial)
         has_begun = request.start is not None and request.start.step >= 0  # `_record_beginning` sets the step
-        if has_begun and (beginning := self._beginning(request)) is not None:
+        if has_begun and (beginning := self.reuse.beginning(request)) is not None:
             self._best_reports.begin_with(request.trial, beginning.best)
             self._offsets[request.trial] = beginning.offset
         previous = self._previous_outcome(request)
         all_params = {**self.job.params, **request.params}  # the database has only the drawn ones
-        self._following.record_start(dataclasses.replace(request, params=all_params), previous)
+        self.reuse.following.record_start(dataclasses.replace(request, params=all_params), previous)
         segment = request.segment
         if self.promotion is None or segment is None:
             return
@@ -1147,15 +878,6 @@ class Ledger:
             sampler=optuna.samplers.RandomSampler(seed=0),
             pruner=self.pruning.pruner,
         )
-
-    @contextlib.contextmanager
-    def _sampler_view(self) -> Iterator[None]:
-        """While a sampler draws, let memory return the trials that samplers get, see `history`."""
-        self._memory.drawing = True
-        try:
-            yield
-        finally:
-            self._memory.drawing = False
 
     def _trial_id(self, trial: int) -> int:
         """Return the id that a logical trial has in Optuna's memory."""
@@ -1229,7 +951,7 @@ class Ledger:
         request, outcome = attempt.request, attempt.outcome
         frozen = samplers.adapt_to_space(self.job, history.trial(request.number, attempt.optuna, self.pruning.sign))
         self._attempts[request.number] = request, outcome
-        self._add_point(request.params)
+        self.drawing.add_point(request.params)
         self.pruning.is_reported = self.pruning.is_reported or bool(curve)
         if request.trial > self._next:
             raise errors.LedgerCorrupt(
@@ -1332,13 +1054,6 @@ class Ledger:
                 step=max((report.step for report in reports), default=0),
             )
         )
-
-
-def _answered(outcome: TrialOutcome, run: str, trial: int) -> TrialOutcome:
-    """Return the outcome of an attempt that it takes over from a trial of an earlier run, which it names."""
-    message = "; ".join(filter(None, (outcome.message, earlier.answer_message(run, trial))))
-    now = time.time()
-    return dataclasses.replace(outcome, message=message, answered_by=f"{run}:{trial}", started=now, ended=now)
 
 
 def _create_promotion(job: Job) -> Promotion | Members | None:

@@ -115,11 +115,10 @@ def _replay_draw(
     """
     if _FIXED in trial.system_attrs:
         study.enqueue_trial(trial.system_attrs[_FIXED])
-    memory.drawing = True
-    with points.seed_globally(samplers.derived_seed(job.seed, trial.number)), warnings.catch_warnings():
+    seed = samplers.derived_seed(job.seed, trial.number)
+    with memory.sampler_view(), points.seed_globally(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the first draw of the trial has already warned
         samplers.suggest(study.ask(), job, function)
-    memory.drawing = False
     return memory.get_trial(memory.get_trial_id_from_study_id_trial_number(study._study_id, trial.number))
 
 

@@ -282,7 +282,7 @@ class Session:
         self._reopen_failure(ledger)
         if self._job.search.sampler.class_path:
             rehearsal.check(self._job, run.code)
-        ledger.check_sampler()
+        ledger.drawing.check_sampler()
         board.show(self._status(RunState.PENDING, "the slots are warming up"), now=True)
         shutil.rmtree(run.scratch, ignore_errors=True)  # left by a controller that was killed
         with contextlib.ExitStack() as stack:

@@ -104,10 +104,10 @@ class StudyWorkload(Workload):
             rungs=() if promotion is None else tuple(RungProgress(*counts) for counts in promotion.rung_counts()),
             checkpoints=self._ledger.saved.number,
             checkpoint_bytes=self._ledger.saved.bytes,
-            answered=self._ledger.answered,
-            begun=len(self._ledger.spared_steps),
-            spared_steps=sum(self._ledger.spared_steps.values()),
-            avoided=self._ledger.avoided,
+            answered=self._ledger.reuse.answered,
+            begun=len(self._ledger.reuse.spared_steps),
+            spared_steps=sum(self._ledger.reuse.spared_steps.values()),
+            avoided=self._ledger.drawing.avoided,
         )
 
     def _failed_alike(self, requests: Sequence[TrialRequest]) -> Ending:

@@ -1,0 +1,211 @@
+"""Draws the trials of a study by the job's sampler.
+
+A trial that may not run is drawn again. It may not run if `duplicates` is redraw and an earlier trial has the same
+parameters, or if `avoid_oom` predicts that it would be out of memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
+
+from trialplane import errors
+from trialplane.controller import history, points, replaying, samplers
+from trialplane.controller.memory_frontier import MemoryFrontier
+from trialplane.job.kinds import Job
+from trialplane.wire import earlier
+
+log = logging.getLogger(__name__)
+
+_REDRAWS = 100  # attempts to draw parameters that no earlier trial has
+_SAMPLER_REDRAWS = 10  # the first of these are by the job's sampler, which may draw the same point each time
+_GP_REDRAWS = 2  # the same for gp, which fits its model for each of them
+_AVOIDED = "trialplane:avoided"  # attribute of a study that holds `Drawing.avoided`
+
+
+class Drawing:
+    """Draws the trials of one study.
+
+    Args:
+        job: Resolved job.
+        code: Code of the job, for spaces and options that are given as functions.
+        study: The study in memory, whose sampler is set for each draw.
+        memory: Its trials.
+        earlier: Trials of earlier runs from which samplers learn.
+        events: Function that yields the starts and ends of attempts so far, for a replay.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        code: samplers.JobCode,
+        study: optuna.Study,
+        memory: history.History,
+        earlier: Sequence[FrozenTrial],
+        events: Callable[[], Iterable[replaying.Start | replaying.End]],
+    ) -> None:
+        self._job = job
+        self._search = job.search
+        self._code = code
+        self._study = study
+        self._memory = memory
+        self._earlier = earlier
+        self._events = events
+        self._frontier = MemoryFrontier(job.search)
+        self._points: set[str] = set()  # parameters of all trials if none may repeat another, see `_point`
+
+    def check_sampler(self) -> None:
+        """Check before the first trial that the sampler can be built and the job's functions can be imported.
+
+        Raises:
+            EntrypointError: A function of the job cannot be imported.
+            InputError: Optuna refuses the sampler, or a library that it needs is missing.
+        """
+        samplers.build_sampler(self._job, 0, self._code)
+        _ = self._space_function  # imports it
+
+    @functools.cached_property
+    def _space_function(self) -> Callable[..., Any] | None:
+        """The job's function that defines the space; None if the job lists the parameters."""
+        return self._code.function(self._search.function) if self._search.function else None
+
+    def draw(self, trial: int) -> tuple[optuna.trial.Trial, Mapping[str, Any]]:
+        """Draw a new trial; return it, and its drawn parameters.
+
+        The sampler draws all parameters. If the job enqueues a point for this trial, the sampler draws only the parameters
+        that the point lacks.
+        """
+        self._build_sampler(trial)
+        # The sampler of a grid draws the enqueued points itself, see `samplers`.
+        is_enqueued = trial < len(self._search.enqueue) and self._search.sampler.name != "grid"
+        preset_values = self._search.enqueue[trial] if is_enqueued else {}  # values that the sampler does not draw
+        if self._search.suggests:  # the job may fix parameters that the objective requests
+            preset_values = {**self._job.params, **preset_values}
+        if is_enqueued or (self._search.suggests and preset_values):
+            self._study.enqueue_trial(samplers.encode_point(self._job, preset_values))
+        with self._memory.sampler_view(), self._sampler_call(trial), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Optuna warns of experimental features and fixed values, which jobs may use
+            optuna_trial = self._study.ask()
+            sampled: Mapping[str, Any] = samplers.suggest(optuna_trial, self._job, self._space_function, preset_values)
+        if not is_enqueued:
+            optuna_trial, sampled = self._redraw(trial, optuna_trial, sampled)
+        return optuna_trial, sampled
+
+    def _redraw(
+        self, trial: int, optuna_trial: optuna.trial.Trial, sampled: Mapping[str, Any]
+    ) -> tuple[optuna.trial.Trial, Mapping[str, Any]]:
+        """Draw the parameters of a trial again until it may run; return the trial and its parameters.
+
+        A trial may not run if `duplicates` is redraw and an earlier trial has the same parameters, or if `avoid_oom`
+        predicts that it would be out of memory. After `_REDRAWS` attempts the space probably has no other point, and the
+        trial keeps the parameters that were drawn last.
+
+        Args:
+            trial: Number of the trial.
+            optuna_trial: The trial in Optuna's memory.
+            sampled: Its parameters.
+        """
+        jobs_sampler, avoided_count = self._study.sampler, 0
+        for redraw in range(_REDRAWS):
+            is_repeated = self._search.duplicates == "redraw" and self._point(sampled) in self._points
+            is_out_of_memory = self._frontier.excludes(sampled)
+            if not is_repeated and not is_out_of_memory:
+                break
+            if is_out_of_memory:
+                avoided_count += 1
+            empty_trial = optuna.trial.create_trial(state=OptunaState.RUNNING)  # forgets the parameters drawn before
+            self._memory.replace(optuna_trial._trial_id, empty_trial)
+            self._study.sampler = self._redraw_sampler(trial, redraw, jobs_sampler)
+            with self._memory.sampler_view(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                optuna_trial = optuna.trial.Trial(self._study, optuna_trial._trial_id)
+                sampled = samplers.suggest(optuna_trial, self._job, self._space_function)
+            self._study.sampler = jobs_sampler
+        if avoided_count:
+            log.info("trial %d was drawn again: %s would be out of memory", trial, errors.counted(avoided_count, "point"))
+            self._memory.set_study_system_attr(self._study._study_id, _AVOIDED, self.avoided + avoided_count)
+        return optuna_trial, sampled
+
+    def _redraw_sampler(
+        self, trial: int, redraw: int, jobs_sampler: optuna.samplers.BaseSampler
+    ) -> optuna.samplers.BaseSampler:
+        """Return the sampler for a redraw of a trial: the job's own with another seed at first, later a random sampler.
+
+        A sampler whose class is of another package is never asked again, because it may store the points that it has drawn.
+
+        Args:
+            trial: Number of the trial.
+            redraw: Number of the redraw, from 0.
+            jobs_sampler: Sampler that has drawn the trial at first.
+        """
+        sampler_redraws = _GP_REDRAWS if self._search.sampler.name == "gp" else _SAMPLER_REDRAWS
+        if redraw < sampler_redraws and samplers.is_rebuilt(jobs_sampler):
+            return samplers.build_sampler(self._job, trial, self._code, seed_salt=redraw + 1, earlier=self._earlier)
+        seed = samplers.derived_seed(samplers.derived_seed(self._job.seed, trial), redraw)
+        return optuna.samplers.RandomSampler(seed=seed)
+
+    @property
+    def avoided(self) -> int:
+        """The number of drawn points that were not run, because they would have been out of memory."""
+        return int(self._memory.get_study_system_attrs(self._study._study_id).get(_AVOIDED, 0))
+
+    def add_point(self, sampled: Mapping[str, Any]) -> None:
+        """Record the parameters of a trial, if no later one may repeat them."""
+        if self._search.duplicates == "redraw":
+            self._points.add(self._point(sampled))
+
+    def _point(self, sampled: Mapping[str, Any]) -> str:
+        """Return the parameters of a trial as one text. Trials with the same text are duplicates."""
+        return earlier.key({**self._job.params, **sampled})
+
+    def record_out_of_memory(self, params: Mapping[str, Any]) -> None:
+        """Record the parameters of a trial that was out of memory. With `avoid_oom`, no later trial gets such parameters."""
+        self._frontier.add(params)
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether a new controller must replay the study for its sampler, see `replaying`.
+
+        It must for a class that the job names, as such a sampler may store in memory what it has learned. A study whose
+        objective is Optuna's cannot be replayed, as only the processes of its trials request parameters.
+        """
+        return bool(self._search.sampler.class_path) and not self._search.suggests
+
+    def _build_sampler(self, trial: int) -> None:
+        """Set the sampler that draws a new trial. If it is new and must know the earlier trials, replay these for it."""
+        previous = self._study.sampler
+        sampler = samplers.build_sampler(self._job, trial, self._code, previous, earlier=self._earlier)
+        self._study.sampler = sampler
+        is_first_draw = trial == 0
+        if not self.is_replayed or is_first_draw or samplers.is_rebuilt(sampler) or sampler is previous:
+            return
+        with self._sampler_call(trial):
+            memory = history.History(self._job, self._earlier)
+            replaying.replay(self._job, memory, sampler, self._events(), self._space_function)
+
+    @contextlib.contextmanager
+    def _sampler_call(self, trial: int) -> Iterator[None]:
+        """Run the calls of a sampler in the context: if the job names its class, seed the global random generators for it.
+
+        Raises:
+            EntrypointError: A sampler whose class the job names has failed.
+        """
+        seed = samplers.derived_seed(self._job.seed, trial)
+        seeding = points.seed_globally(seed) if self.is_replayed else contextlib.nullcontext()
+        try:
+            with seeding:
+                yield
+        except Exception as error:
+            name = self._search.sampler.class_path
+            if not name or isinstance(error, errors.TrialplaneError):
+                raise
+            text = f"{type(error).__name__}: {errors.first_line(error)}"
+            raise errors.EntrypointError(f"the sampler {name} failed to draw trial {trial}: {text}") from error
