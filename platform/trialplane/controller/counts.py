@@ -75,7 +75,7 @@ class Counts:
         }
 
     def may_retry(self, trial: int, failure: FailureClass, retries: Retries, step: int = 0) -> bool:
-        """Return whether an attempt that has just failed may be retried. This is called before `add_end`.
+        """Return whether an attempt that has just failed may be retried. Call this before `add_end` counts its failure.
 
         Args:
             trial: Number of the trial.
@@ -103,20 +103,21 @@ class Counts:
             self.paused += 1
         else:
             assert outcome.failure is not None
-            self._count_failed(outcome.failure, 1)
+            self._count_failed(outcome.failure, change=1)
 
     def remove_failure(self, trial: int, failure: FailureClass) -> None:
         """Count a trial that had failed for good as not ended, and reset its retries."""
-        self._count_failed(failure, -1)
+        self._count_failed(failure, change=-1)
         self.failures = +self.failures  # the unary plus of a Counter drops classes whose count is zero
         self.retried += 1
         self._retries[trial].clear()
 
-    def _count_failed(self, failure: FailureClass, count: int) -> None:
-        """Add a number of failed trials, which may be negative."""
-        self.failed += count
-        self.failures[failure] += count
-        self.counted_failures += count * FAILURE_RULES[failure].counts
+    def _count_failed(self, failure: FailureClass, *, change: int) -> None:
+        """Change the numbers of failed trials: by 1 after such a failure, and by -1 if the trial is reopened."""
+        self.failed += change
+        self.failures[failure] += change
+        if FAILURE_RULES[failure].counts:  # whether failures of this class count against budgets
+            self.counted_failures += change
 
     def _is_progress(self, trial: int, step: int) -> bool:
         """Return whether an attempt whose last step is `step` got further than all earlier ones."""
@@ -217,7 +218,7 @@ class BestReports:
             self._reports.pop(trial, None)
 
     def begin_with(self, trial: int, reports: Mapping[str, BestReport]) -> None:
-        """Add the best reports of an earlier run's trial that this trial continues, unless it has some already."""
+        """Add the best reports of an earlier run's trial that this trial continues. Its own ones have priority."""
         if reports:
             self._reports[trial] = {**reports, **self._reports.get(trial, {})}
 
@@ -291,15 +292,17 @@ class AlikeFailures:
     def failures(self, running: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
         """Return the attempts whose failures end the study; empty if it continues.
 
-        These are the attempt `certain`, or the first attempts that failed alike if they are enough. While an attempt runs
+        These are the attempt `certain` alone, or else the first `limit` attempts that failed alike. While an attempt runs
         that started before the last of those, the study continues, as this attempt may still succeed.
 
         Args:
             running: Requests of the running attempts.
         """
-        if self._limit is not None and self.certain is not None:
+        if self._limit is None:  # the check is disabled, or a trial has succeeded
+            return ()
+        if self.certain is not None:
             return (self.certain,)
-        if self._limit is None or len(self._alike) < self._limit:
+        if len(self._alike) < self._limit:
             return ()
         first_failures = sorted(self._alike, key=lambda request: request.number)[: self._limit]
         last_number = first_failures[-1].number

@@ -67,7 +67,8 @@ class Curve:
         self._reports[number] = mark, size
         self._bytes += size
         former_extremes = self._extremes.add(number, report.metrics) or []
-        dropped_marks = self._drop([number - 1, *former_extremes])  # report `number - 1` is not the last one any more
+        # Report `number - 1` is no longer the last one, and former extremes are no longer minima or maxima.
+        dropped_marks = self._drop([number - 1, *former_extremes])
         # With a stride above `number`, only the first report is a multiple of it, and a larger stride drops nothing more.
         while (len(self._reports) > MOST or self._bytes > MOST_BYTES) and self.stride <= number:
             self.stride *= 2
@@ -118,7 +119,13 @@ class Curves:
             curve = curves[request.number] = Curve(self._names)
         self.mark += 1
         self._unsent[self.mark] = ReportRow(
-            self.mark, request.trial, request.attempt, request.number, report.step, report.metrics, report.time
+            mark=self.mark,
+            trial=request.trial,
+            attempt=request.attempt,
+            number=request.number,
+            step=report.step,
+            metrics=report.metrics,
+            time=report.time,
         )
         for mark in curve.add(self.mark, report):
             if self._unsent.pop(mark, None) is None:  # it was sent already
@@ -152,7 +159,7 @@ class Curves:
                 size += _byte_count(row.metrics)
             for row in rows:
                 del self._unsent[row.mark]
-            self._in_flight = Batch(tuple(rows), tuple(self._to_delete[:MAX_BATCH]))
+            self._in_flight = Batch(reports=tuple(rows), deleted=tuple(self._to_delete[:MAX_BATCH]))
             del self._to_delete[:MAX_BATCH]
         return self._in_flight
 
@@ -167,7 +174,7 @@ class Curves:
         """
         batch = self._in_flight
         assert batch is not None
-        self._in_flight = Batch((), batch.deleted) if batch.reports and batch.deleted else None
+        self._in_flight = Batch(reports=(), deleted=batch.deleted) if batch.reports and batch.deleted else None
 
     def resume(self, mark: int) -> None:
         """Continue after the last mark in the ledger, with a gap of `GAP` marks.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 
@@ -78,6 +78,18 @@ class ResultsFed:
 ExchangeEvent = ResultsFetched | WeightsFetched | ResultsFed
 
 
+class _Move(NamedTuple):
+    """A move of data that has started.
+
+    Attributes:
+        make_event: Function that returns the event of its end, from the answer (None after an error) and the error ("").
+        data: Reference to the moved data. The object store would delete them if nobody referred to them.
+    """
+
+    make_event: Callable[[Any, str], ExchangeEvent]
+    data: Any
+
+
 class Exchange:
     """The calls that move results, weights and units.
 
@@ -89,10 +101,7 @@ class Exchange:
     def __init__(self, learner: SlotPool, workers: SlotPool) -> None:
         self._learner = learner
         self._workers = workers
-        # Reference to an answer → a function and a reference. The function makes the event from the answer (None after an
-        # error) and the text of the error. The reference is that of the moved data, which the object store would delete if
-        # nobody referred to them.
-        self._pending: dict[Any, tuple[Callable[[Any, str], ExchangeEvent], Any]] = {}
+        self._pending: dict[Any, _Move] = {}  # reference to the answer of a slot → the move that it ends
 
     @property
     def pending(self) -> tuple[Any, ...]:
@@ -109,7 +118,7 @@ class Exchange:
 
     def end_feed(self, failed: int) -> None:
         """Tell the learner that no more results follow, and how many units have failed."""
-        self._send(self._learner.process(0), messages.EndFeed(failed))
+        self._send(self._learner.process(slot=0), messages.EndFeed(failed))
 
     def fetch(self, worker: int, units: tuple[int, ...]) -> None:
         """Start to move results from a worker's memory into the object store, as one object."""
@@ -117,31 +126,27 @@ class Exchange:
         available_units, results = _fetch(process, messages.FetchResults(units))
 
         def make_event(answer: tuple[int, ...] | None, error: str) -> ResultsFetched:
-            """Return the event of the fetch.
-
-            Args:
-                answer: Units whose results were available; None after an error.
-                error: See `ResultsFetched`.
-            """
             # The worker may reuse the memory of all these results, also of those that were not fetched: their units are done
             # again.
             process.send(messages.ReleaseResults(units))
-            fetched = tuple(answer or ())
+            fetched = tuple(answer or ())  # units whose results were available
             lost = tuple(unit for unit in units if unit not in fetched)
-            return ResultsFetched(worker, process.request, fetched, results if fetched else None, lost, error)
+            return ResultsFetched(
+                worker, process.request, units=fetched, reference=results if fetched else None, lost=lost, error=error
+            )
 
-        self._pending[available_units] = make_event, results
+        self._pending[available_units] = _Move(make_event, data=results)
 
     def fetch_weights(self) -> None:
         """Start to move the weights that the learner offers into the object store."""
-        process = _process_in(self._learner, 0)
+        process = _process_in(self._learner, slot=0)
         availability, weights = _fetch(process, messages.FetchWeights())
 
         def make_event(is_available: bool | None, error: str) -> WeightsFetched:
             process.send(messages.ReleaseWeights())
-            return WeightsFetched(process.request, weights if is_available else None, error)
+            return WeightsFetched(process.request, reference=weights if is_available else None, error=error)
 
-        self._pending[availability] = make_event, weights
+        self._pending[availability] = _Move(make_event, data=weights)
 
     def feed(self, transfers: tuple[Transfer, ...], results: Any) -> None:
         """Start to move the results of one `fetch` from the object store to the learner.
@@ -150,15 +155,15 @@ class Exchange:
             transfers: The results.
             results: Reference to the list of them in the object store.
         """
-        process = _process_in(self._learner, 0)
+        process = _process_in(self._learner, slot=0)
         units = tuple(transfer.unit for transfer in transfers)
         message = messages.encode(messages.FeedTransfers(transfers))
         answer = process.actor.call("feed", process.serial, message, [results])
 
         def make_event(was_fed: bool | None, error: str) -> ResultsFed:
-            return ResultsFed(process.request, units, not was_fed, error)
+            return ResultsFed(process.request, units, lost=not was_fed, error=error)
 
-        self._pending[answer] = make_event, results
+        self._pending[answer] = _Move(make_event, data=results)
 
     def take(self, answered: Iterable[Any]) -> Iterator[ExchangeEvent]:
         """Yield the events of answers that have arrived.
@@ -169,7 +174,7 @@ class Exchange:
         for reference in answered:
             if reference not in self._pending:
                 continue
-            make_event, _ = self._pending.pop(reference)
+            move = self._pending.pop(reference)
             answer, problem = None, ""
             try:
                 answer = ray.get(reference)
@@ -177,7 +182,7 @@ class Exchange:
                 problem = errors.first_line(error.cause or error)
             except ray.exceptions.RayError:
                 pass  # the actor has died, and the pool reports that
-            yield make_event(answer, problem)
+            yield move.make_event(answer, problem)
 
     def _send(self, process: Process | None, message: messages.Control) -> None:
         """Send a message to a process, if it runs."""

@@ -235,10 +235,10 @@ class GangPool:
                 self._free_slots.append(member)
 
     def _take_node_event(self, event: SlotTrial) -> Iterator[SlotTrial]:
-        """Record an event of a node; yield the events of the trial that follow from it.
+        """Record an event of a node; yield the events of the trial that follow from it: its messages, and its end.
 
-        The first has those messages that count for the trial: the log lines of all nodes, and what node 0 reports. After
-        the end of the last node, another one is the trial's end.
+        Log lines of all nodes are messages of the trial, but reports are only those of node 0. The trial ends after its last
+        node.
         """
         gang = self._gang_of[event.slot]
         node, request = gang.members.index(event.slot), gang.request
@@ -253,10 +253,10 @@ class GangPool:
                 trial_messages.append(message)
             elif isinstance(message, TrialReport) and node == 0:
                 trial_messages.append(self._add_times(gang, message))
-            elif isinstance(message, TrialReport):
+            elif isinstance(message, TrialReport):  # of another node: only the times of its ranks count
                 gang.times |= ranks.as_metrics(ranks.seconds(message.metrics))
-        if event.outcome is None or trial_messages:  # without messages too, as the loop answers the event
-            yield SlotTrial(gang.index, request, tuple(trial_messages))
+        if event.outcome is None or trial_messages:  # a node that runs waits for an answer, also without messages
+            yield SlotTrial(slot=gang.index, request=request, messages=tuple(trial_messages))
         if event.outcome is None:
             return
         gang.running.discard(node)
@@ -288,7 +288,7 @@ class GangPool:
             return
         if outcome.state is TrialState.COMPLETE:
             if outcome.early:
-                self._kill_after(gang, 0.0, "a stop rule ended the trial")
+                self._kill_after(gang, seconds=0.0, reason="a stop rule ended the trial")
             elif gang.members.index(event.slot) == 0:
                 reason = f"it was still at work {self._linger:g} s after rank 0 had returned its result"
                 self._kill_after(gang, self._linger, reason)
@@ -318,12 +318,19 @@ class GangPool:
                     self._pool.kill(gang.members[node], FailureClass.LOST, f"ended because {gang.kill_reason}")
 
     def _end_trial(self, gang: _Gang, request: TrialRequest) -> SlotTrial:
-        """Return the event of the trial's end, after its last node has ended, and dissolve a gang that has lost a slot."""
+        """Return the event of the trial's end, after its last node has ended. Dissolve the gang if it has lost a slot."""
         gang.request = None
         node_0_end = gang.ends[0]
         outcome = _trial_outcome(gang)
         arrays = node_0_end.arrays if outcome.state is TrialState.COMPLETE else None
-        trial_end = SlotTrial(gang.index, request, (TrialEnded(outcome),), arrays, node_0_end.store, gang.is_broken)
+        trial_end = SlotTrial(
+            slot=gang.index,
+            request=request,
+            messages=(TrialEnded(outcome),),
+            arrays=arrays,
+            store=node_0_end.store,
+            slot_lost=gang.is_broken,
+        )
         if gang.is_broken:
             self._dissolve(gang)
         return trial_end

@@ -58,7 +58,7 @@ class Bound(NamedTuple):
 
 
 # Samplers that fit a model to all trials each time. The others need every trial (generations, visited points) or none.
-BOUNDS = {"tpe": Bound(1000, 200), "gp": Bound(300, 150)}
+BOUNDS = {"tpe": Bound(trials=1000, best=200), "gp": Bound(trials=300, best=150)}
 _distribution = functools.cache(json_to_distribution)  # parsing is slow, and all trials have the same few distributions
 
 

@@ -68,7 +68,8 @@ class Iteration:
     def __init__(self, request: TrialRequest, job: Collection, spilled: int | None) -> None:
         self.request = request
         self.collect = job.collect
-        self.units = Units(request.trial * job.collect.units, job.collect.units, job.seed, job.retries)
+        first_unit = request.trial * job.collect.units  # the units of all iterations are numbered in one sequence
+        self.units = Units(first_unit, count=job.collect.units, seed=job.seed, retries=job.retries)
         self.flow = Flow(job.collect.in_flight_bytes)
         self.workers: dict[int, WorkerSlot] = {}
         self.weights: Any = None
@@ -122,7 +123,7 @@ class Iteration:
     def record_offer(self, worker: WorkerSlot, offer: Offer) -> bool:
         """Record a result that a worker offers; return whether it will be fetched.
 
-        It will not if its unit was not assigned to the worker, or if it is too large. In the latter case the unit fails.
+        It will not if its unit was not assigned to the worker. If it is too large for the object store, its unit fails.
         """
         if not self.units.record_offer(worker.index, offer.unit):
             log.warning("worker %d offered a result of unit %d, which was not assigned to it", worker.index, offer.unit)
@@ -133,7 +134,7 @@ class Iteration:
             worker.failed += 1
             log.warning("iteration %d: worker %d: %s", self.request.trial, worker.index, message)
             return False
-        self.flow.add_offer(Transfer(offer.unit, worker.index, offer.bytes, offer.items))
+        self.flow.add_offer(Transfer(unit=offer.unit, worker=worker.index, bytes=offer.bytes, items=offer.items))
         return True
 
     def record_fetched(self, units: tuple[int, ...], reference: Any, lost: tuple[int, ...], error: str) -> None:
@@ -194,7 +195,7 @@ class Iteration:
         """
         # A process that failed while it worked on units may have failed because of them. So these units use up retries, and
         # the units whose results it had offered do not. If it worked on none, the offered results may be the cause.
-        uses_retry = not self.units.assigned_to(worker.index)
+        uses_retry = not self.units.assigned_to(worker.index)  # of the units whose results it had offered
         for unit in self.flow.withdraw(worker.index):
             reason = f"its worker ended before it was fetched: {outcome.message}"
             self._retry_lost_result(unit, worker.index, reason, uses_retry=uses_retry)
@@ -219,7 +220,7 @@ class Iteration:
             first = next(iter(failed.values()))
             count = f"{errors.counted(len(failed), 'unit')} of {self.collect.units} failed"
             text = f"{self._describe_failure(first)}; {count}, more than collect.max_failed = {self.collect.most_failed}"
-            return IterationFailure(first.failure, text, first.traceback)
+            return IterationFailure(first.failure, message=text, traceback=first.traceback)
         return self._find_lack_of_workers(warm, expected)
 
     def _find_lack_of_workers(self, warm: Set[int], expected: Set[int]) -> IterationFailure | None:
@@ -244,7 +245,7 @@ class Iteration:
         assert worker.failed_outcome.failure is not None
         text = f"worker {worker.index}: {worker.failed_outcome.message}; {self._log_hint(worker.index)}"
         message = f"{text}; no worker is left that can start a unit"
-        return IterationFailure(worker.failed_outcome.failure, message, worker.failed_outcome.traceback)
+        return IterationFailure(worker.failed_outcome.failure, message, traceback=worker.failed_outcome.traceback)
 
     def close(self) -> None:
         """End the iteration and release its objects in the object store."""

@@ -153,8 +153,7 @@ class Ledger:
         self._next = 0  # number of the next new trial
         self._running: dict[int, _RunningAttempt] = {}  # number → running attempt
         self._unwritten: _RunningAttempt | None = None  # a new attempt that is not in the database yet, as after LedgerFull
-        # Number → request of an attempt, with only its drawn parameters, and its outcome, which is None while it runs.
-        self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
+        self._attempts: dict[int, Attempt] = {}  # number → attempt, whose request has only the drawn parameters
         self._repeats = Repeats(self.counts)
         self.promotion = _create_promotion(job)
         self._pauses: dict[tuple[int, int], int] = {}  # trial and rung → number of the attempt that was paused there
@@ -251,9 +250,8 @@ class Ledger:
             return None
         self._unwritten = attempt
         number, begun = attempt.request.number, time.time()
-        start_facts: dict[str, Any] = {"begun": begun, "workers": self._hours.workers, "slot": slot}
-        start_facts["ended_before"] = tuple(self._ended_since_start)
-        self._change_request(attempt, start_facts)
+        ended_before = tuple(self._ended_since_start)
+        self._change_request(attempt, begun=begun, workers=self._hours.workers, slot=slot, ended_before=ended_before)
         self._write(self.storage.write_start, number)
         self._unwritten = None
         self._ended_since_start = []
@@ -261,14 +259,14 @@ class Ledger:
         self._hours.start(number, begun)
         self._running[number] = attempt
         self.counts.running += 1
-        self._update_newest(rows.row(self.job, attempt.request, self._sampled_params(number), None))
+        self._update_newest(rows.row(self.job, attempt.request, self._sampled_params(number), outcome=None))
         return attempt.request
 
-    def _change_request(self, attempt: _RunningAttempt, changes: Mapping[str, Any]) -> None:
+    def _change_request(self, attempt: _RunningAttempt, **changes: Any) -> None:
         """Change fields of the request of an attempt, and of its form for the database, which has only drawn parameters."""
         attempt.request = dataclasses.replace(attempt.request, **changes)
-        stored_request, _ = self._attempts[attempt.request.number]
-        self._attempts[attempt.request.number] = dataclasses.replace(stored_request, **changes), None
+        stored_request = self._attempts[attempt.request.number].request
+        self._attempts[attempt.request.number] = Attempt(dataclasses.replace(stored_request, **changes))
 
     def _select_attempt(self) -> _RunningAttempt | None:
         """Select or draw the next attempt: a retry, a paused trial, or a new trial; None if there is none to start now."""
@@ -279,7 +277,7 @@ class Ledger:
         stretch = self.promotion.next_stretch(self._next if self._can_draw else None)
         if stretch is not None:
             return self._draw_attempt() if stretch.trial is None else self._continue(stretch)
-        if not self.counts.running:  # no end of an attempt can change this any more
+        if not self.counts.running:  # no attempt will end, so no paused trial can be promoted any more
             self._drop(self.promotion.paused)
         return None
 
@@ -314,22 +312,23 @@ class Ledger:
         """
         attempt = self._running.get(number)
         if attempt is None:
-            return messages.Suggested(None, "the trial has ended")
+            return messages.Suggested(value=None, error="the trial has ended")
         with self._memory.sampler_view():
             answer = suggesting.suggest(attempt.trial, self.job, parameter, self._code)
         sampled = self._sampled_params(number)
         if answer.value is not None and parameter.name not in sampled:
             sampled = {**sampled, parameter.name: suggesting.value(parameter, answer.value)}
             attempt.request = dataclasses.replace(attempt.request, params={**self.job.params, **sampled})
-            self._attempts[number] = dataclasses.replace(attempt.request, params=sampled), None
+            self._attempts[number] = Attempt(dataclasses.replace(attempt.request, params=sampled))
             self._write(self.storage.write_draw, number)
-            self._update_newest(rows.row(self.job, attempt.request, sampled, None))
+            self._update_newest(rows.row(self.job, attempt.request, sampled, outcome=None))
         return answer
 
     def report(self, report: TrialReport) -> bool:
         """Record a report; return whether the pruner ends the trial.
 
-        Reports come in the order in which they were made. A report of an attempt that is not running is ignored.
+        Reports come in the order in which they were made. A report of an attempt that is not running is ignored. The first
+        report of an attempt that may have started from a checkpoint of an earlier run says from which step it has.
         """
         attempt = self._running.get(report.number)
         if attempt is None:
@@ -338,13 +337,14 @@ class Ledger:
         if not 0 <= report.time <= now + _AHEAD:  # the trial's process sets the time, and could send any number
             report = dataclasses.replace(report, time=now)
         start = attempt.request.start
-        # The trial's process sets the start step, and could send one with each report.
+        # The trial's process sets the start step, and could send one with each report. Only the first one counts, and only
+        # for a checkpoint that `reuse` has found, which has a digest.
         if report.start_step is not None and start is not None and start.digest and not attempt.has_begun:
             attempt.has_begun = True
             self._record_beginning(attempt, start, min(report.start_step, records.MAX_STEP))
-            # The pruner compares whole curves.
+            # The pruner compares whole curves, so it gets the reports of the earlier trial, too.
             for step, metrics in self.reuse.following.reports(attempt.request, report.start_step):
-                self.report(TrialReport(report.number, step, metrics, report.time))
+                self.report(TrialReport(report.number, step, metrics, time=report.time))
         self._curves.add(attempt.request, report)
         if system_metrics.is_sample(report.metrics):
             return False
@@ -374,7 +374,7 @@ class Ledger:
             self._offsets[attempt.request.trial] = beginning.offset
         if start.step == step:
             return
-        self._change_request(attempt, {"start": dataclasses.replace(start, step=step)})
+        self._change_request(attempt, start=dataclasses.replace(start, step=step))
         with contextlib.suppress(errors.LedgerFull, errors.LedgerRefused):  # a missing number must not stop the run
             self._write(self.storage.write_draw, attempt.request.number)
 
@@ -430,11 +430,10 @@ class Ledger:
             return None
         request = attempt.request
         outcome = dataclasses.replace(outcome, step=max(outcome.step, self._curves.end(outcome.number)))
-        self.write_reports(patient=True)
+        self.write_reports(patient=True)  # a reader that sees the end in the database then sees all reports
         outcome = self._complete_outcome(request, outcome)
         self._tell_memory(attempt, outcome)
-        stored_request, _ = self._attempts[outcome.number]
-        self._attempts[outcome.number] = stored_request, outcome
+        self._attempts[outcome.number] = Attempt(self._attempts[outcome.number].request, outcome)
         self._update_top_rung(request, outcome)
         self._write(self.storage.write_end, outcome.number)
         del self._running[outcome.number]
@@ -451,7 +450,7 @@ class Ledger:
         an earlier run from which its trial has begun.
         """
         failure = outcome.failure
-        retried = failure is not None and self.counts.may_retry(request.trial, failure, self.job.retries, outcome.step)
+        retried = failure is not None and self.counts.may_retry(request.trial, failure, self.job.retries, step=outcome.step)
         started, ended = outcome.started or request.begun, outcome.ended or time.time()
         workers = self._hours.end(request.number, time.time())
         if workers is None:  # the attempt began under a controller that was killed, so the mean is not known
@@ -487,8 +486,9 @@ class Ledger:
 
     def attempts(self) -> Iterator[tuple[TrialRequest, TrialOutcome | None]]:
         """Yield all attempts in the order of their numbers, each with its outcome, which is None while it runs."""
-        for request, outcome in self._attempts.values():
-            yield dataclasses.replace(request, params={**self.job.params, **request.params}), outcome
+        for attempt in self._attempts.values():
+            request = attempt.request
+            yield dataclasses.replace(request, params={**self.job.params, **request.params}), attempt.outcome
 
     def write_facts(self, facts: Mapping[str, Any], *, patient: bool = True) -> None:
         """Write facts about the run to the database.
@@ -538,7 +538,7 @@ class Ledger:
         optuna_trial, sampled = self.drawing.draw(trial)
         self._next += 1
         segment = None if self.promotion is None else self._segment_of(self.promotion.first_stretch(trial))
-        return self._create_attempt(optuna_trial, trial, 1, None, sampled, segment)
+        return self._create_attempt(optuna_trial, sampled, segment, retry_of=None)
 
     def answer(self, request: TrialRequest) -> bool:
         """Return whether an attempt takes over the end of an earlier one, and need not run. `take_answers` then ends it."""
@@ -558,27 +558,28 @@ class Ledger:
         """
         for request, outcome, reports in self.reuse.take_answers(is_stuck):
             for step, metrics in reports:
-                self.report(TrialReport(request.number, step, metrics, outcome.ended))
+                self.report(TrialReport(request.number, step, metrics, time=outcome.ended))
             yield request, outcome
 
     def _events(self) -> Iterator[replaying.Start | replaying.End]:
         """Yield the starts and ends of attempts so far, in order, for a replay. Attempts that were retried have no end."""
-        for number, (request, _) in self._attempts.items():
+        for number, attempt in self._attempts.items():
+            request = attempt.request
             yield from self._ends(request.ended_before)
             previous = self._previous_outcome(request)
-            if previous is None or previous.failure is None:
+            if previous is None or previous.failure is None:  # not a retry, which starts nothing that the sampler sees
                 trial = self._states.get(number) or self._frozen(request.trial)
                 yield replaying.Start(trial, is_drawn=previous is None)
         yield from self._ends(self._ended_since_start)
 
     def _previous_outcome(self, request: TrialRequest) -> TrialOutcome | None:
         """Return the outcome of the attempt that an attempt repeats or continues; None for the first one of a trial."""
-        return None if request.retry_of is None else self._attempts[request.retry_of][1]
+        return None if request.retry_of is None else self._attempts[request.retry_of].outcome
 
     def _ends(self, numbers: Iterable[int]) -> Iterator[replaying.End]:
         """Yield the ends of these attempts, unless they were retried."""
         for number in numbers:
-            _, outcome = self._attempts[number]
+            outcome = self._attempts[number].outcome
             assert outcome is not None
             if not outcome.retried:
                 yield replaying.End(self._states[number], samplers.is_bad(self.job, outcome))
@@ -593,12 +594,17 @@ class Ledger:
             stretch: The decision: the trial, its next rung, and the checkpoint to start from.
         """
         assert stretch.trial is not None
-        previous, _ = self._attempts[self.newest[stretch.trial].number]
-        donor_number = previous.number if stretch.parent is None else self._pauses[stretch.parent]
-        donor, donor_outcome = self._attempts[donor_number]
+        previous = self._attempts[self.newest[stretch.trial].number].request
+        donor_attempt = self._attempts[previous.number if stretch.parent is None else self._pauses[stretch.parent]]
+        donor, donor_outcome = donor_attempt.request, donor_attempt.outcome
         assert donor_outcome is not None
-        digest = "" if donor_outcome.checkpoints is None else donor_outcome.checkpoints.digest
-        parent: Parent | None = Parent(donor.trial, donor_outcome.step, digest, donor.number, donor.folder)
+        parent: Parent | None = Parent(
+            trial=donor.trial,
+            step=donor_outcome.step,
+            digest="" if donor_outcome.checkpoints is None else donor_outcome.checkpoints.digest,
+            number=donor.number,
+            folder=donor.folder,
+        )
         series: int | None = previous.series
         if donor_outcome.answered_by and not self.reuse.following.repeats(stretch.trial, stretch.rung):
             parent = series = None  # an earlier run has trained it and not this one, so there is no checkpoint
@@ -619,7 +625,8 @@ class Ledger:
         # Members of a population continue from checkpoints of others, so each segment has a folder of its own.
         folder = 0 if self._search.population is None else stretch.rung
         top = 0 if self._search.ladder is None else self._search.ladder.top
-        return Segment(stretch.rung, metrics, stretch.done, offset, folder=folder, top=top, restart=stretch.restart)
+        rung, done, restart = stretch.rung, stretch.done, stretch.restart
+        return Segment(rung=rung, metrics=metrics, done=done, offset=offset, folder=folder, top=top, restart=restart)
 
     def _update_offset(self, trial: int, step: int) -> None:
         """Record whether a trial counts its steps from 0, which a report of step 0 shows, or from 1."""
@@ -669,7 +676,7 @@ class Ledger:
         )
         self._memory.replace(trial_id, running)
         optuna_trial = suggesting.restore_joint_parameters(optuna.trial.Trial(self._study, trial_id))
-        return self._create_attempt(optuna_trial, previous.trial, previous.attempt + 1, previous.number, sampled, segment)
+        return self._create_attempt(optuna_trial, sampled, segment, retry_of=previous)
 
     def _retried_segment(self, previous: TrialRequest, failed: Segment) -> Segment:
         """Return the segment of a retry of an attempt whose segment failed."""
@@ -690,55 +697,50 @@ class Ledger:
     def _create_attempt(
         self,
         optuna_trial: optuna.trial.Trial,
-        trial: int,
-        attempt: int,
-        retry_of: int | None,
         sampled: Mapping[str, Any],
         segment: Segment | None,
+        *,
+        retry_of: TrialRequest | None,
     ) -> _RunningAttempt:
         """Create an attempt, add it to the attempts of the study, and return it.
 
         Args:
             optuna_trial: Trial in memory.
-            trial: Number of the trial.
-            attempt: Number of attempts at the trial, including this one.
-            retry_of: Number of the attempt that it repeats; None for the first attempt at a trial.
             sampled: Drawn parameters.
             segment: Segment of the trial; None if trials are not paused.
+            retry_of: Attempt that it repeats or continues; None for the first attempt at a trial.
         """
-        population = self._search.population
+        trial, population = optuna_trial.number, self._search.population
         seed_trial = trial if population is None else population.seed_trial(trial)
         seed = samplers.derived_seed(self.job.seed, seed_trial) ^ 0x5EED  # not the seed of the trial's sampler
-        resume, start = self.job.origin or "", self._job_start()
-        params = {**self.job.params, **sampled}
         request = TrialRequest(
             run=self.run,
             trial=trial,
-            attempt=attempt,
+            attempt=1 if retry_of is None else retry_of.attempt + 1,
             number=len(self._attempts),
-            params=params,
+            params={**self.job.params, **sampled},
             seed=seed,
             metrics=self.job.required_metrics,
             timeout=self.job.budget.timeout,
             prunable=self._search.pruner.name != "none" and self.promotion is None,
-            resume=resume,
-            start=start,
-            retry_of=retry_of,
+            resume=self.job.origin or "",
+            start=self._job_start(),
+            retry_of=None if retry_of is None else retry_of.number,
             reported=self._best_reports.metrics,
             stop=self._stop,
             directions=tuple(objective.direction for objective in self.job.objectives) if self._search.suggests else (),
             segment=segment,
         )
         if (beginning := self.reuse.beginning(request)) is not None:
-            start = Parent(beginning.trial, -1, beginning.digest)
+            start = Parent(beginning.trial, step=-1, digest=beginning.digest)  # -1 until a report says the step
             if retry_of is not None:
-                start = self._attempts[retry_of][0].start or start  # with the step from which the trial has begun
+                start = retry_of.start or start  # with the step from which the trial has begun
             if segment is not None:
                 segment = dataclasses.replace(segment, offset=beginning.offset)
             # The trial continues the earlier one, so it has its seed, too: code may split its data by the seed.
             request = dataclasses.replace(request, seed=beginning.seed, resume=beginning.run, start=start, segment=segment)
         # Only drawn parameters are written to the database, as the job has the fixed ones.
-        self._attempts[request.number] = dataclasses.replace(request, params=sampled), None
+        self._attempts[request.number] = Attempt(dataclasses.replace(request, params=sampled))
         self.drawing.add_point(sampled)
         return _RunningAttempt(request, optuna_trial)
 
@@ -788,7 +790,7 @@ class Ledger:
             self._pauses[request.trial, request.segment.rung] = request.number
         if self.promotion is not None and not outcome.retried:
             done, losses = self._steps_done(request, outcome), self._losses(outcome)
-            self.promotion.record_end(request.trial, outcome.state, done, losses)
+            self.promotion.record_end(request.trial, outcome.state, done=done, losses=losses)
         self._update_newest(rows.row(self.job, request, sampled, outcome))
 
     def _update_top_rung(self, request: TrialRequest, outcome: TrialOutcome) -> None:
@@ -819,7 +821,7 @@ class Ledger:
         if previous is not None and previous.state is TrialState.PAUSED:  # not a retry: it continues a paused trial
             self.counts.paused -= 1
             self._take_over_best(request.trial, segment)
-        self.promotion.record_start(Stretch(request.trial, segment.rung, segment.done))
+        self.promotion.record_start(Stretch(request.trial, rung=segment.rung, done=segment.done))
 
     def _take_over_best(self, trial: int, segment: Segment) -> None:
         """If a segment starts from another trial's checkpoint, replace its trial's best reports by those of the other trial.
@@ -828,7 +830,7 @@ class Ledger:
         """
         parent = segment.parent
         if parent is not None and parent.number is not None and parent.trial != trial:
-            _, outcome = self._attempts[parent.number]
+            outcome = self._attempts[parent.number].outcome
             self._best_reports.take_over(trial, {} if outcome is None else outcome.best)
 
     def _losses(self, outcome: TrialOutcome) -> tuple[float, ...]:
@@ -847,12 +849,12 @@ class Ledger:
         assert self.promotion is not None
         for trial in trials:
             number = self.newest[trial].number
-            request, outcome = self._attempts[number]
+            request, outcome = self._attempts[number].request, self._attempts[number].outcome
             assert outcome is not None
             assert request.segment is not None
             message = f"not promoted at the rung of {errors.counted(request.segment.rung, 'step')}"
             outcome = dataclasses.replace(outcome, state=TrialState.PRUNED, message=message)
-            self._attempts[number] = request, outcome
+            self._attempts[number] = Attempt(request, outcome)
             self._write(self.storage.write_end, number)
             self.promotion.drop(trial)
             self.counts.paused -= 1
@@ -889,7 +891,7 @@ class Ledger:
 
     def _sampled_params(self, number: int) -> Mapping[str, Any]:
         """Return the drawn parameters of an attempt in the user's form, which may differ from Optuna's form."""
-        return self._attempts[number][0].params
+        return self._attempts[number].request.params
 
     def _write(self, write: Callable[..., None], number: int) -> None:
         """Write an attempt to the database, and the attributes of the study if they have changed; wait for the database.
@@ -898,8 +900,9 @@ class Ledger:
             write: Method of the storage that writes a start, a drawn parameter, or an end.
             number: Number of the attempt.
         """
-        request, outcome = self._attempts[number]
-        attempt = Attempt(request, outcome, optuna=history.document(self._frozen(request.trial), self.pruning.sign))
+        attempt = self._attempts[number]
+        document = history.document(self._frozen(attempt.request.trial), self.pruning.sign)
+        attempt = dataclasses.replace(attempt, optuna=document)
         attributes = self._memory.get_study_system_attrs(self._study_id)
         changed = None if attributes == self._saved_attributes else dict(attributes)
         self._patience(lambda: write(attempt, changed))
@@ -907,7 +910,7 @@ class Ledger:
 
     def _load(self) -> None:
         """Fill memory from the database, and record the attempts that an earlier controller left running as lost."""
-        gc.disable()  # many objects are created and none becomes garbage, but the collector would take half of the time
+        gc.disable()  # the restore creates many objects and no garbage, and the collector would take half of its time
         try:
             self._restore()
         finally:
@@ -950,7 +953,7 @@ class Ledger:
         """
         request, outcome = attempt.request, attempt.outcome
         frozen = samplers.adapt_to_space(self.job, history.trial(request.number, attempt.optuna, self.pruning.sign))
-        self._attempts[request.number] = request, outcome
+        self._attempts[request.number] = Attempt(request, outcome)
         self.drawing.add_point(request.params)
         self.pruning.is_reported = self.pruning.is_reported or bool(curve)
         if request.trial > self._next:
@@ -978,10 +981,10 @@ class Ledger:
 
     def _restore_ended_since_start(self) -> None:
         """Reduce `_ended_since_start` to the attempts whose ends no start has recorded, in the order of their ends."""
-        recorded = {number for request, _ in self._attempts.values() for number in request.ended_before}
+        recorded = {number for attempt in self._attempts.values() for number in attempt.request.ended_before}
         end_times: dict[int, float] = {}
         for number in self._ended_since_start:
-            _, outcome = self._attempts[number]
+            outcome = self._attempts[number].outcome
             assert outcome is not None
             if number not in recorded:
                 end_times[number] = outcome.ended
@@ -1061,8 +1064,8 @@ def _create_promotion(job: Job) -> Promotion | Members | None:
     search = job.search
     if isinstance(search.ladder, Intervals):
         assert search.population is not None
-        return Members(search.population, search.ladder, job.trials, job.seed)
-    return None if search.ladder is None else Promotion(search.ladder, job.trials, job.budget.steps)
+        return Members(search.population, search.ladder, size=job.trials, seed=job.seed)
+    return None if search.ladder is None else Promotion(search.ladder, job.trials, budget=job.budget.steps)
 
 
 def _without_details(status: RunStatus) -> RunStatus:

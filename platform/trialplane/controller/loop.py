@@ -176,7 +176,7 @@ class Loop:
                 self._warn(f"no further trial is started: {error}")
                 return answered_count
             if request is None and (ended := self._end_answered(_MOST_ANSWERED - answered_count, is_stuck=True)):
-                answered_count += ended
+                answered_count += ended  # an end may have made another start possible, so ask again
                 continue
             if request is None:
                 # Paused trials may still continue after another one has ended. Slots are kept for them if many may at once.
@@ -214,7 +214,7 @@ class Loop:
     # Recording
 
     def _take_messages(self, event: SlotTrial) -> None:
-        """Record the log lines, the remarks and the end of an attempt. The workload has recorded its reports already."""
+        """Record the log lines, the remarks and the end in an event of an attempt. The workload has recorded its reports."""
         self._growing_until = time.monotonic() + _GROWTH_SECONDS
         for message in event.messages:
             if isinstance(message, LogGrown):
@@ -275,7 +275,7 @@ class Loop:
             self._ending = endings.select(self._ending, requested)
             self._hurry = self._hurry or requested.hurry  # also if another ending than the requested one counts
         ledger = self._ledger
-        budget_endings = endings.budget_endings(self._job, ledger.counts, ledger.best, self.worked, self.usage)
+        budget_endings = endings.budget_endings(self._job, ledger.counts, ledger.best, worked=self.worked, usage=self.usage)
         for ending in (*budget_endings, self._workload.failure_ending()):
             if ending is not None:
                 self._ending = endings.select(self._ending, ending)
@@ -310,8 +310,8 @@ class Loop:
         """
         if self._ending is None:
             return self._workload.final_ending()
-        could_continue = self._ending.state is RunState.PAUSED or self._ending.saves
-        if could_continue and self._ledger.is_done:
+        lets_trials_end = self._ending.state is RunState.PAUSED or self._ending.saves
+        if lets_trials_end and self._ledger.is_done:
             return self._workload.final_ending()
         return self._ending
 

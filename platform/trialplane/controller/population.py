@@ -269,7 +269,7 @@ class Members:
 
     def first_stretch(self, trial: int) -> Stretch:
         """Return the first stretch of a member."""
-        return Stretch(trial, self._intervals.next_rung(0))
+        return Stretch(trial, rung=self._intervals.next_rung(0))
 
     def record_start(self, stretch: Stretch) -> None:
         """Record that an attempt at a segment starts."""
@@ -411,4 +411,5 @@ class Members:
         elif step in restarts:  # members are compared, without a restart
             donor = choose_donor(self._population, self._seed, member, step, losses)
         done = pauses[donor].done
-        return Stretch(member, self._intervals.next_rung(done), done, (donor, step), is_restart)
+        rung = self._intervals.next_rung(done)
+        return Stretch(member, rung=rung, done=done, parent=(donor, step), restart=is_restart)

@@ -132,7 +132,7 @@ class Promotion:
 
     def first_stretch(self, trial: int) -> Stretch:
         """Return the first stretch of a trial."""
-        return Stretch(trial, self._ladder.next_rung(0, self._ladder.bracket(trial)))
+        return Stretch(trial, rung=self._ladder.next_rung(0, self._ladder.bracket(trial)))
 
     def record_start(self, stretch: Stretch) -> None:
         """Record that an attempt at a stretch starts."""
@@ -307,7 +307,7 @@ class Promotion:
     def _next_stretch_of(self, trial: int, bracket: int) -> Stretch:
         """Return the stretch that continues a paused trial."""
         done = self._done_steps[trial]
-        return Stretch(trial, self._ladder.next_rung(done, bracket), done)
+        return Stretch(trial, rung=self._ladder.next_rung(done, bracket), done=done)
 
     def _rung_above(self, step: int) -> int:
         """Return the steps of the rung above the one at `step`; above the highest one, those of a whole trial."""

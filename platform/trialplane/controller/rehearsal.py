@@ -63,7 +63,7 @@ def main() -> int:
         root = Path(scratch)
         url = f"sqlite:///{root / 'ledger.db'}"
         try:
-            with Ledger(url, job, "rehearsal", Path(sys.argv[1]), root / "lock") as ledger:
+            with Ledger(url, job, run="rehearsal", code=Path(sys.argv[1]), lock=root / "lock") as ledger:
                 for trial in range(min(3, job.trials)):
                     request = ledger.ask()
                     if request is None:
@@ -72,7 +72,7 @@ def main() -> int:
                         metrics = dict.fromkeys(job.required_metrics, 1.0)
                         ledger.tell(TrialOutcome(request.number, TrialState.COMPLETE, metrics=metrics))
                     else:
-                        ledger.tell(TrialOutcome(request.number, TrialState.FAILED, FailureClass.OOM))
+                        ledger.tell(TrialOutcome(request.number, TrialState.FAILED, failure=FailureClass.OOM))
         except errors.TrialplaneError as error:
             sys.stderr.write(f"{errors.first_line(error)}\n")
             return errors.EXIT_BAD_INPUT

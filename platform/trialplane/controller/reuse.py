@@ -14,6 +14,7 @@ from typing import Any
 
 from trialplane.controller.following import Following
 from trialplane.job.kinds import Job
+from trialplane.ledger.attempts import Attempt
 from trialplane.wire import earlier
 from trialplane.wire.earlier import Beginning, Earlier, EarlierTrial
 from trialplane.wire.records import TrialOutcome, TrialRequest
@@ -27,7 +28,7 @@ class Reuse:
         job: Resolved job.
         run: Name of the run.
         earlier_trials: Trials of earlier runs.
-        attempts: Number → request and outcome of each attempt of this run; the ledger changes it.
+        attempts: Attempts of this run so far, by number. The ledger adds to it.
 
     Attributes:
         following: Attempts of an earlier run that this one repeats.
@@ -40,7 +41,7 @@ class Reuse:
         job: Job,
         run: str,
         earlier_trials: Earlier,
-        attempts: Mapping[int, tuple[TrialRequest, TrialOutcome | None]],
+        attempts: Mapping[int, Attempt],
     ) -> None:
         self._job = job
         self._run = run
@@ -176,7 +177,7 @@ class Reuse:
         """Return why an attempt at a trial whose pause an earlier run has answered starts at step 0; "" if it does not."""
         number = request.retry_of
         while number is not None:  # skips the failed attempts that it repeats
-            previous, outcome = self._attempts[number]
+            previous, outcome = self._attempts[number].request, self._attempts[number].outcome
             if outcome is not None and outcome.state is TrialState.PAUSED:
                 break
             number = previous.retry_of

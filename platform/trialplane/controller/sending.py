@@ -114,8 +114,8 @@ class FileSender:
             # The time left is shared by the trials that were not tried yet, or else by those that are tried again. So a
             # trial with too many files leaves time for the others.
             share_count = sum(not self._tries[trial] for trial in self._waiting) or len(self._waiting)
-            next_trial = self._waiting[0]
-            message = messages.SendFiles(next_trial, self._attempts[next_trial], (deadline - now) / share_count)
+            next_trial, seconds = self._waiting[0], (deadline - now) / share_count
+            message = messages.SendFiles(next_trial, number=self._attempts[next_trial], seconds=seconds)
             if (new_call := self._slots.send_files(message)) is not None:
                 self._waiting.popleft()
                 self._pending = new_call, next_trial

@@ -143,10 +143,12 @@ class Session:
         self._setting = setting
         self._ledger: Ledger | None = None
         self._workload: Workload | None = None
-        self._submission = _read_submission(run)
+        self._submission: dict[str, Any] = json.loads(run.submission.read_text())
         self._previous_status = _read_status(run)  # of an earlier controller; read before it is overwritten
         self._loop: loop.Loop | None = None
-        self._notifier = Notifier((), None, None)  # sends nothing; replaced once the ledger is open
+        self._notifier = Notifier(
+            rules=(), secrets=None, last_status=None
+        )  # sends nothing; replaced once the ledger is open
         self._has_joined = False  # whether this process has joined the Ray of a cluster
         self._begun = float(self._submission.get(labels.BEGUN, 0.0))  # last start by the operator's clock; 0.0 without one
         self._initial_status = RunStatus(
@@ -215,13 +217,15 @@ class Session:
         Raises:
             HeadLost: Ray's head is lost.
         """
-        address = self._setting.ray
-        # A lost slot, and an error that is none of the platform's own, may be the first effect of a head that is about to
-        # end, so wait for that. The platform's other errors have causes of their own.
-        may_be_head = isinstance(error, errors.SlotError) or not isinstance(error, errors.TrialplaneError)
-        if self._has_joined and _is_head_lost(address, HEAD_PATIENCE if may_be_head else 0.0):
-            description = f"Ray's head at {address} is lost, and the next controller continues the run"
-            raise HeadLost(f"{description}: {errors.first_line(error)}") from error
+        if self._has_joined:
+            from trialplane.controller import ray_session  # imports Ray
+
+            # A lost slot, and an error that is none of the platform's own, may be the first effect of a head that is about
+            # to end, so wait for that. The platform's other errors have causes of their own.
+            may_be_head = isinstance(error, errors.SlotError) or not isinstance(error, errors.TrialplaneError)
+            if ray_session.is_head_lost(self._setting.ray, patience=HEAD_PATIENCE if may_be_head else 0.0):
+                text = f"Ray's head at {self._setting.ray} is lost, and the next controller continues the run"
+                raise HeadLost(f"{text}: {errors.first_line(error)}") from error
         status = self.last_status(error)
         self._notifier.end(status)
         self._notifier.close()
@@ -258,13 +262,18 @@ class Session:
 
         def open_once() -> Ledger:
             """Make one attempt to open the ledger. The ledger has a patience of its own, for its later writes."""
-            url = self._setting.ledger or f"sqlite:///{run.ledger}"
-            patience = Patience(on_wait=show_wait, should_give_up=should_give_up, lock_seconds=HEAD_LOCK_PATIENCE)
-            last_alive = self._initial_status.alive
-            return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience, last_alive=last_alive)
+            return Ledger(
+                url=self._setting.ledger or f"sqlite:///{run.ledger}",
+                job=self._job,
+                run=run.root.name,
+                code=run.code,
+                lock=run.lock,
+                patience=Patience(on_wait=show_wait, should_give_up=should_give_up, lock_seconds=HEAD_LOCK_PATIENCE),
+                last_alive=self._initial_status.alive,
+            )
 
-        open_seconds = OPEN_PATIENCE if self._setting.ledger else 0.0
-        repeat_until_open = Patience(open_seconds, show_wait, should_give_up)
+        open_seconds = OPEN_PATIENCE if self._setting.ledger else 0.0  # a file of this machine answers at once
+        repeat_until_open = Patience(open_seconds, on_wait=show_wait, should_give_up=should_give_up)
         try:
             return repeat_until_open(open_once)
         except errors.LedgerFenced as error:
@@ -293,13 +302,16 @@ class Session:
             try:
                 ending = self._run_loop(ledger, exporter, board, uri, slot_stack)
             except errors.EntrypointError as error:
-                exporter.send_end(End(RunState.FAILED, errors.first_line(error), time.time()))
+                exporter.send_end(End(RunState.FAILED, reason=errors.first_line(error), time=time.time()))
                 raise
             final_status = self._status(ending.state, ending.reason)
-            end_time = final_status.ended or time.time()
-            page_status = final_status if setting.in_cluster else None
-            recorded_end = End(final_status.state, final_status.reason, end_time, page_status)
-            exporter.send_end(recorded_end, ledger.counts.ended)
+            recorded_end = End(
+                state=final_status.state,
+                reason=final_status.reason,
+                time=final_status.ended or time.time(),
+                status=final_status if setting.in_cluster else None,  # for the page, which only a cluster stores
+            )
+            exporter.send_end(recorded_end, trials=ledger.counts.ended)
             final_status = self._finish(exporter, board, ending, final_status, slot_stack)
             self._notifier.close()  # must come before the end is recorded: the operator then removes this pod
             board.show(final_status, now=True)
@@ -351,7 +363,7 @@ class Session:
         log.info("%s: %s", ending.state.value, ending.reason)
         self._notifier.end(final_status)
         slot_stack.close()
-        if not exporter.close(self._mlflow_patience(ending), should_give_up, show):
+        if not exporter.close(self._mlflow_patience(ending), is_stopped=should_give_up, show=show):
             text = f"MLflow lacks some results ({exporter.trouble or 'it is slow'}): {resume_command} writes the rest"
             log.warning("%s", text)
             return dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
@@ -382,7 +394,7 @@ class Session:
         Closing `slot_stack` ends the slots, and the session of Ray if there is one.
         """
         run, job, setting = self._run, self._job, self._setting
-        desired = DesiredState(run, self._signals, ledger if setting.ledger else None)
+        desired = DesiredState(run, self._signals, ledger if setting.ledger else None)  # on a laptop only signals count
         if (early_ending := desired.ending()) is not None:
             return early_ending
         if setting.in_cluster or workloads.needs_ray(job):
@@ -511,13 +523,6 @@ class Session:
         return self._ledger.usage(self._setting.prices)
 
 
-def _is_head_lost(address: str, patience: float) -> bool:
-    """Return whether the Ray that was joined no longer answers; see `ray_session.is_head_lost`."""
-    from trialplane.controller import ray_session  # imports Ray
-
-    return ray_session.is_head_lost(address, patience)
-
-
 @contextlib.contextmanager
 def _map_full_disk(run: RunPaths) -> Iterator[None]:
     """Raise the error of a full disk or a used-up quota as LedgerUnavailable, so that the run can be resumed."""
@@ -543,12 +548,6 @@ def _variables_that_hide_gpus(role: Role, job: Job) -> dict[str, str]:
     is_distributed = role.gang or role.ranks > 1  # a training is a gang, even of one rank
     other_has_gpus = any(other_role.resources.gpus for other_role in job.roles())
     return {"CUDA_VISIBLE_DEVICES": ""} if is_distributed or other_has_gpus else {}
-
-
-def _read_submission(run: RunPaths) -> dict[str, Any]:
-    """Return the facts of the run's submission."""
-    facts: dict[str, Any] = json.loads(run.submission.read_text())
-    return facts
 
 
 def _read_status(run: RunPaths) -> RunStatus | None:

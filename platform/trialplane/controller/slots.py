@@ -108,7 +108,7 @@ class _ActorCall(Generic[T]):
     decode: Callable[[Any], T]
 
     def done(self) -> bool:
-        return bool(self.host.wait([self.reference], 0))
+        return bool(self.host.wait([self.reference], timeout=0))
 
     def result(self) -> T:
         return self.decode(self.host.result(self.reference))
@@ -260,7 +260,7 @@ class SlotPool:
         state = self._states[slot]
         assert state.running is None, f"slot {slot} runs {state.running}"
         assert state.actor is not None
-        state.running = process = Process(state.actor, next(self._serials), request)
+        state.running = process = Process(state.actor, serial=next(self._serials), request=request)
         state.was_told_to_end, state.answer_by, state.exiting_since = False, None, None
         start = messages.encode(messages.StartAttempt(request))
         reference = process.actor.call("run", process.serial, start, [] if weights is None else [weights])
@@ -289,14 +289,14 @@ class SlotPool:
         if (actor := self._ready_actor()) is None:
             return None
         reference = actor.call("remove", messages.encode(messages.RemoveCheckpoints(folders)))
-        return _ActorCall(self._host, reference, lambda _: None)
+        return _ActorCall(self._host, reference, decode=lambda _: None)
 
     def send_files(self, message: messages.SendFiles) -> SlotCall[messages.FilesSent] | None:
         """Let a slot send files to MLflow, see `Pool.send_files`."""
         if (actor := self._ready_actor()) is None:
             return None
         reference = actor.call("send_files", messages.encode(message))
-        return _ActorCall(self._host, reference, lambda data: messages.decode(data, messages.FILES_SENT))
+        return _ActorCall(self._host, reference, decode=lambda data: messages.decode(data, messages.FILES_SENT))
 
     def _ready_actor(self) -> Actor | None:
         """Return the actor of a slot with a warm template; None if there is none."""
@@ -411,7 +411,13 @@ class SlotPool:
         if any(isinstance(message, messages.Exiting) for message in decoded):
             state.exiting_since = time.monotonic()
         files = {name: self._host.read(reference) for name, reference in file_references.items()}
-        event = SlotTrial(state.index, state.running.request, decoded, files.get("arrays"), files.get("store"))
+        event = SlotTrial(
+            slot=state.index,
+            request=state.running.request,
+            messages=decoded,
+            arrays=files.get("arrays"),
+            store=files.get("store"),
+        )
         if event.outcome is None:
             return event
         is_slot_lost = self._end_process(state, event.outcome)
@@ -436,7 +442,13 @@ class SlotPool:
         if started.unclean:
             reasons = "; ".join(started.unclean)
             log.warning("%s spawns its processes, which takes longer than forking: %s", self._slot_name(state), reasons)
-        return SlotReady(state.index, started.seconds, started.unclean, started.node, started.address)
+        return SlotReady(
+            slot=state.index,
+            seconds=started.seconds,
+            unclean=started.unclean,
+            node=started.node,
+            address=started.address,
+        )
 
     def _end_process(self, state: _SlotState, outcome: TrialOutcome) -> bool:
         """Record the end of a slot's process.

@@ -63,7 +63,7 @@ def suggest(trial: optuna.trial.Trial, job: Job, parameter: Suggest, code: JobCo
             drawn = _suggest(trial, parameter)
         except Exception as error:  # noqa: BLE001  any error is passed to the objective and must not end the controller
             text = str(error) if isinstance(error, (ValueError, TypeError, errors.InputError)) else repr(error)
-            return Suggested(None, errors.shortened(text, _LONGEST), _texts(caught))
+            return Suggested(value=None, error=errors.shortened(text, _LONGEST), warnings=_texts(caught))
     return Suggested(trial.distributions[parameter.name].to_internal_repr(drawn), warnings=_texts(caught))
 
 

@@ -119,7 +119,7 @@ class Units:
             while len(numbers) < count and self._waiting:
                 numbers.append(self._waiting.popleft())
         assigned.update(numbers)
-        return tuple(Unit(number, units.unit_seed(self._seed, number)) for number in numbers)
+        return tuple(Unit(number, seed=units.unit_seed(self._seed, number)) for number in numbers)
 
     def put_back(self, worker: int, unbegun: Iterable[int]) -> None:
         """Let units that a worker has not begun wait again, as if they had never been assigned."""
@@ -191,8 +191,8 @@ class Units:
             failure, message = FailureClass.INVALID, "the worker returned without a result of this unit"
         if len(assigned) == 1 and failure is not None and failure is not FailureClass.STOPPED:
             (faulty,) = assigned
-            failed = self._retry_or_fail(FailedUnit(faulty, worker, failure, message, outcome.traceback))
-            return WorkerEnd(faulty, failed, retried=() if failed else (faulty,))
+            failed = self._retry_or_fail(FailedUnit(faulty, worker, failure, message, traceback=outcome.traceback))
+            return WorkerEnd(faulty=faulty, failed=failed, retried=() if failed else (faulty,))
         for unit in reversed(assigned):  # each goes to the front of the queue, so their order stays
             if failure is not FailureClass.STOPPED and not self._count_retry(unit, failure, self._shared_retries):
                 self._suspects.add(unit)

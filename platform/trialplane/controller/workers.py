@@ -121,4 +121,4 @@ class WorkerSlot:
         seconds = 0.0 if self.start_time is None or end_time is None else end_time - self.start_time
         counters = {"units": self.units, "items": self.items, "failed": self.failed, "bytes": self.bytes}
         message = "" if self.failed_outcome is None else self.failed_outcome.message
-        return WorkerStatus(self.index, state, node, seconds=seconds, message=message, **counters)
+        return WorkerStatus(self.index, state=state, node=node, seconds=seconds, message=message, **counters)

@@ -82,18 +82,9 @@ def open_store(
     lock_patience: float,
     should_give_up: Callable[[], bool],
 ) -> Store:
-    """Open a run for writing.
+    """Open a run for writing. For the arguments and the errors see `study.Storage`.
 
-    Args:
-        url: URL of the database; or of the gateway with the run's token, `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`.
-        run: Name of the run, which is created if it is missing.
-        directions: "minimize" or "maximize" per objective.
-        lock: File to lock if the database is SQLite.
-        lock_patience: Seconds to wait for another controller to release the run.
-        should_give_up: Function that is polled during this wait. True ends it at once.
-
-    Raises:
-        LedgerError: See `study.Storage` and `remote.Storage`.
+    The URL is that of a database, or of the gateway with the run's token: `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`.
     """
     if url.startswith(remote.SCHEMES):
         return remote.Storage(url, run, directions, lock_patience=lock_patience, should_give_up=should_give_up)

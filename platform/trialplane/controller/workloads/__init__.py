@@ -53,16 +53,17 @@ def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | Non
         from trialplane.controller.exchange import Exchange
         from trialplane.controller.workloads.collection import CollectionWorkload, ObjectStores
 
-        learner = SlotPool(host, configs["learner"], 1, patience, has_begun=has_begun)
+        learner = SlotPool(host, configs["learner"], size=1, patience=patience, has_begun=has_begun)
         size = job.width if parallel is None else parallel
         # An attempt at an iteration may have failed before any worker started. A complete iteration had workers.
-        workers = SlotPool(host, configs["worker"], size, patience, has_begun=ledger.counts.complete > 0)
+        has_had_workers = ledger.counts.complete > 0
+        workers = SlotPool(host, configs["worker"], size=size, patience=patience, has_begun=has_had_workers)
         stores = ObjectStores(functools.partial(ray_session.store_bytes, roles), ray_session.spilled_bytes)
         return CollectionWorkload(ledger, learner, workers, Exchange(learner, workers), stores)
     (role,) = roles
     size = role.replicas if parallel is None else max(1, min(parallel, ledger.startable))
     config = configs[role.name]
-    pool: Pool = SlotPool(host, config, size * role.nodes, patience, has_begun=has_begun)
+    pool: Pool = SlotPool(host, config, size=size * role.nodes, patience=patience, has_begun=has_begun)
     if role.nodes > 1:
         pool = GangPool(pool, config)
     return TrainingWorkload(ledger, pool) if isinstance(job, kinds.Training) else StudyWorkload(ledger, pool)

@@ -241,7 +241,7 @@ class CollectionWorkload(Workload):
             return
         updates = tuple(message for message in event.messages if isinstance(message, TrialUpdate))
         if updates:
-            yield SlotTrial(event.slot, iteration.request, updates)
+            yield SlotTrial(event.slot, iteration.request, messages=updates)
 
     def _take_offered_weights(self, iteration: Iteration, size: int) -> None:
         """Fetch the weights that the learner has offered; if it has none, let workers start without them."""
@@ -249,7 +249,7 @@ class CollectionWorkload(Workload):
         if size:
             self._exchange.fetch_weights()
         else:
-            iteration.publish(None, self._stores.smallest_bytes())
+            iteration.publish(weights=None, store_bytes=self._stores.smallest_bytes())
 
     def _end_iteration(self, iteration: Iteration, event: SlotTrial, learner_outcome: TrialOutcome) -> SlotTrial:
         """End the iteration whose learner has ended, and its workers; return the event of the iteration's end.
@@ -285,7 +285,7 @@ class CollectionWorkload(Workload):
         iteration = self._iteration_of(event.request)
         for message in event.messages:
             if isinstance(message, LogGrown):
-                yield SlotTrial(_LEARNER_SLOT, event.request, (message,))  # the only slot that the loop has
+                yield SlotTrial(_LEARNER_SLOT, event.request, messages=(message,))  # the only slot that the loop knows
             elif iteration is not None:
                 self._take_worker_message(iteration, iteration.workers[event.slot], message)
         if event.slot_lost:
@@ -336,14 +336,14 @@ class CollectionWorkload(Workload):
         match event:
             case WeightsFetched(_, weights, error):
                 if weights is not None:
-                    iteration.publish(weights, self._stores.smallest_bytes())
+                    iteration.publish(weights, store_bytes=self._stores.smallest_bytes())
                 elif error:  # without an error the learner was lost, and its outcome follows
                     text = f"the weights could not be put into the object store: {error}"
                     self._fail(iteration, IterationFailure(FailureClass.LOST, text))
             case ResultsFetched(_, _, units, results, lost, error):
-                iteration.record_fetched(units, results, lost, error)
+                iteration.record_fetched(units, reference=results, lost=lost, error=error)
             case ResultsFed(_, units, lost, error):
-                iteration.record_fed(units, lost, error)
+                iteration.record_fed(units, lost=lost, error=error)
 
     def _iteration_of(self, request: TrialRequest) -> Iteration | None:
         """Return the iteration that runs; None if none runs, or if the request belongs to an earlier attempt."""

@@ -35,10 +35,10 @@ class StudyWorkload(Workload):
             # A trial that the user has tried again has failed, but needs the checkpoints that it will save.
             waiting = ledger.waiting_trials
             rows = [row for trial, row in ledger.newest.items() if trial not in waiting]
-            self._remover = CheckpointRemover(job, slots, rows)
+            self._remover = CheckpointRemover(job, slots, newest=rows)
             self._release_checkpoints(self._remover)
             self._keeps_files = bool(job.keep and job.keep.files)
-        self._alike = AlikeFailures(job.budget.failed_alike, bool(counts.complete or counts.pruned))
+        self._alike = AlikeFailures(job.budget.failed_alike, has_success=bool(counts.complete or counts.pruned))
 
     def _suggest(self, request: TrialRequest, parameter: messages.Suggest) -> messages.Suggested:
         """Draw a parameter that an attempt requests, and return the answer."""

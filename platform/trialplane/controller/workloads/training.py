@@ -82,7 +82,7 @@ class TrainingReports:
         total = progress.as_count(metrics.pop(TOTAL_STEPS, newest.total_steps))
         step = report.step if newest.step is None else max(report.step, newest.step)
         lasting = {name: value for name, value in newest.metrics.items() if name not in _TRANSIENT}
-        self.progress = TrainingProgress(step, total, {**lasting, **metrics})
+        self.progress = TrainingProgress(step=step, total_steps=total, metrics={**lasting, **metrics})
         if not self._steps or step > self._steps[-1][1]:
             self._steps.append((report.time, step))
 

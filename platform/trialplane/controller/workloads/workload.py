@@ -118,7 +118,7 @@ class Workload(abc.ABC):
 
     def _suggest(self, request: TrialRequest, parameter: messages.Suggest) -> messages.Suggested:
         """Return the answer to an attempt that requests a parameter: a refusal, as only a study draws parameters."""
-        return messages.Suggested(None, f"{self._ledger.job.title} draws no parameters")
+        return messages.Suggested(value=None, error=f"{self._ledger.job.title} draws no parameters")
 
     def record_end(self, request: TrialRequest, outcome: TrialOutcome) -> None:  # noqa: B027  only a study uses it
         """Record the end of an attempt, after it was written to the ledger."""
