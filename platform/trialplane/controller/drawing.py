@@ -69,7 +69,7 @@ class Drawing:
             EntrypointError: A function of the job cannot be imported.
             InputError: Optuna refuses the sampler, or a library that it needs is missing.
         """
-        samplers.build_sampler(self._job, 0, self._code)
+        samplers.build_sampler(self._job, trial=0, code=self._code)
         _ = self._space_function  # imports it
 
     @functools.cached_property
@@ -113,7 +113,8 @@ class Drawing:
             optuna_trial: The trial in Optuna's memory.
             sampled: Its parameters.
         """
-        jobs_sampler, avoided_count = self._study.sampler, 0
+        jobs_sampler = self._study.sampler
+        avoided_count = 0  # points that would be out of memory
         for redraw in range(_REDRAWS):
             is_repeated = self._search.duplicates == "redraw" and self._point(sampled) in self._points
             is_out_of_memory = self._frontier.excludes(sampled)

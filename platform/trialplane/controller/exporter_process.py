@@ -60,7 +60,7 @@ class ExporterProcess:
 
     def tick(self) -> None:
         """Exchange messages with the exporter without waiting; restart it if it has died."""
-        self._exchange(0)
+        self._exchange(timeout=0)
 
     def send_end(self, run_end: End, trials: int = 0) -> None:
         """Tell the exporter that the run has ended. The exporter's process then exits as soon as everything is in MLflow.
@@ -97,15 +97,11 @@ class ExporterProcess:
         Returns:
             Whether everything is in MLflow. If not, an exporter that `resume` starts writes the rest.
         """
-        if self._is_complete is None:
-            self._is_complete = self._close(patience, is_stopped, show)
-        return self._is_complete
-
-    def _close(self, patience: float, is_stopped: Callable[[], bool], show: Callable[[str], None]) -> bool:
-        """End the exporter as `close` describes, and return whether everything is in MLflow."""
+        if self._is_complete is not None:
+            return self._is_complete
         if self._end is not None:
             self._wait_until_recorded(patience, is_stopped, show)
-        is_complete = self._end is not None and self.process.poll() == errors.EXIT_OK
+        self._is_complete = self._end is not None and self.process.poll() == errors.EXIT_OK
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
@@ -115,14 +111,14 @@ class ExporterProcess:
                 self.process.wait(timeout=0.2)
         if self.process.poll() is None:
             self._kill()
-        return is_complete
+        return self._is_complete
 
     def _wait_until_recorded(self, patience: float, is_stopped: Callable[[], bool], show: Callable[[str], None]) -> None:
         """Wait until the exporter exits, as it does when everything is in MLflow. For the arguments see `close`."""
         deadline, previous = time.monotonic() + patience, self.progress
         while self.process.poll() is None and time.monotonic() < deadline and not is_stopped():
             show(self._progress_message())
-            self._exchange(0.2)
+            self._exchange(timeout=0.2)
             progress = self.progress
             if (progress.ended, progress.files) != (previous.ended, previous.files):
                 previous, deadline = progress, time.monotonic() + patience

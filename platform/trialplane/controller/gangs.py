@@ -293,7 +293,7 @@ class GangPool:
                 reason = f"it was still at work {self._linger:g} s after rank 0 had returned its result"
                 self._kill_after(gang, self._linger, reason)
             return
-        # A slot that is lost without an exit code was not stopped: its machine has failed.
+        # A process that was stopped is LOST, too. But a slot that is lost without an exit code has lost its machine.
         was_stopped = outcome.failure is FailureClass.LOST and (not event.slot_lost or outcome.exit_code is not None)
         patience = self._patience if was_stopped or causes.may_be_consequence(outcome) else 0.0
         self._kill_after(gang, patience, "another node of the trial failed")
@@ -323,13 +323,9 @@ class GangPool:
         node_0_end = gang.ends[0]
         outcome = _trial_outcome(gang)
         arrays = node_0_end.arrays if outcome.state is TrialState.COMPLETE else None
+        store, slot_lost = node_0_end.store, gang.is_broken
         trial_end = SlotTrial(
-            slot=gang.index,
-            request=request,
-            messages=(TrialEnded(outcome),),
-            arrays=arrays,
-            store=node_0_end.store,
-            slot_lost=gang.is_broken,
+            gang.index, request, messages=(TrialEnded(outcome),), arrays=arrays, store=store, slot_lost=slot_lost
         )
         if gang.is_broken:
             self._dissolve(gang)

@@ -38,14 +38,18 @@ class CheckpointRemover:
         job: Study with `keep`, with promotion, or with a population.
         slots: Slots of the run.
         newest: Newest attempts of the trials so far.
+
+    Attributes:
+        best: Complete trials whose checkpoints stay, the best one first.
+        unwanted: Folders of checkpoints that will be removed.
     """
 
     def __init__(self, job: Study, slots: Pool, newest: Iterable[TrialRow]) -> None:
         self._job = job
         self._keep_count = None if job.keep is None else job.keep.best  # None: all complete trials keep their checkpoints
         self._slots = slots
-        self._best: list[TrialRow] = []
-        self._unwanted: set[TrialFolder] = set()
+        self.best: list[TrialRow] = []
+        self.unwanted: set[TrialFolder] = set()
         self._removal: tuple[SlotCall[None], tuple[TrialFolder, ...]] | None = None  # the pending call, and its folders
         for row in newest:
             self.record_end(row)
@@ -58,28 +62,18 @@ class CheckpointRemover:
         """
         if row.state not in _ENDED:
             return
-        ranked = rows.rank(self._job, [*self._best, row])
+        ranked = rows.rank(self._job, [*self.best, row])
         complete = [candidate for candidate in ranked if candidate.state is TrialState.COMPLETE]
         if self._keep_count is None:
-            self._best = complete
+            self.best = complete
         else:
-            self._best = [candidate for candidate in complete if candidate.feasible][: self._keep_count]
-        beaten = {candidate.trial for candidate in ranked} - {candidate.trial for candidate in self._best}
-        self._unwanted |= {TrialFolder(trial) for trial in beaten}
+            self.best = [candidate for candidate in complete if candidate.feasible][: self._keep_count]
+        beaten = {candidate.trial for candidate in ranked} - {candidate.trial for candidate in self.best}
+        self.unwanted |= {TrialFolder(trial) for trial in beaten}
 
     def release(self, folders: Collection[TrialFolder]) -> None:
         """Add folders of checkpoints that will be removed, such as those that a population does not need any more."""
-        self._unwanted |= set(folders)
-
-    @property
-    def best(self) -> tuple[TrialRow, ...]:
-        """The complete trials whose checkpoints stay, the best one first."""
-        return tuple(self._best)
-
-    @property
-    def unwanted(self) -> Collection[TrialFolder]:
-        """The folders of checkpoints that will be removed."""
-        return self._unwanted
+        self.unwanted |= set(folders)
 
     def advance(self) -> None:
         """Record the result of a removal that has ended, and start the next one if a slot is ready."""
@@ -95,11 +89,11 @@ class CheckpointRemover:
                 log.info("a slot was lost while it removed checkpoints; another one will remove them: %s", error)
             except errors.CheckpointError as error:
                 # A second removal would fail too, so they count as done.
-                self._unwanted.difference_update(removed_folders)
+                self.unwanted.difference_update(removed_folders)
                 log.warning("checkpoints that are not needed any more are left where they are: %s", error)
             else:
-                self._unwanted.difference_update(removed_folders)
-        folders = tuple(sorted(self._unwanted)[:_MOST_FOLDERS])
+                self.unwanted.difference_update(removed_folders)
+        folders = tuple(sorted(self.unwanted)[:_MOST_FOLDERS])
         if folders and (removal := self._slots.remove_checkpoints(folders)) is not None:
             self._removal = removal, folders
 
@@ -108,7 +102,7 @@ class CheckpointRemover:
         deadline = time.monotonic() + PATIENCE
         self.advance()
         with contextlib.suppress(errors.SlotError, errors.EntrypointError):  # no slot starts: the run's ending reports that
-            while self._unwanted and time.monotonic() < deadline:
+            while self.unwanted and time.monotonic() < deadline:
                 for _ in self._slots.events(0.1):  # lets starting slots become ready
                     pass
                 self.advance()

@@ -153,7 +153,7 @@ class Ledger:
         self._next = 0  # number of the next new trial
         self._running: dict[int, _RunningAttempt] = {}  # number → running attempt
         self._unwritten: _RunningAttempt | None = None  # a new attempt that is not in the database yet, as after LedgerFull
-        self._attempts: dict[int, Attempt] = {}  # number → attempt, whose request has only the drawn parameters
+        self._attempts: dict[int, Attempt] = {}  # number → attempt; its request has only drawn parameters
         self._repeats = Repeats(self.counts)
         self.promotion = _create_promotion(job)
         self._pauses: dict[tuple[int, int], int] = {}  # trial and rung → number of the attempt that was paused there
@@ -207,6 +207,7 @@ class Ledger:
         """Whether the sampler has drawn every point, and no attempt waits to be started or retried."""
         if self._repeats or self._unwritten:
             return False
+        # Most samplers call `stop` on the study when they have drawn every point. The grid does not.
         return self._study.is_exhausted or samplers.grid_is_drawn(self.job, self._study)
 
     @property
@@ -259,7 +260,7 @@ class Ledger:
         self._hours.start(number, begun)
         self._running[number] = attempt
         self.counts.running += 1
-        self._update_newest(rows.row(self.job, attempt.request, self._sampled_params(number), outcome=None))
+        self._update_newest(rows.row(self.job, attempt.request, self._attempts[number].request.params, outcome=None))
         return attempt.request
 
     def _change_request(self, attempt: _RunningAttempt, **changes: Any) -> None:
@@ -315,8 +316,8 @@ class Ledger:
             return messages.Suggested(value=None, error="the trial has ended")
         with self._memory.sampler_view():
             answer = suggesting.suggest(attempt.trial, self.job, parameter, self._code)
-        sampled = self._sampled_params(number)
-        if answer.value is not None and parameter.name not in sampled:
+        sampled = self._attempts[number].request.params
+        if answer.value is not None and parameter.name not in sampled:  # a repeated request gets the recorded value
             sampled = {**sampled, parameter.name: suggesting.value(parameter, answer.value)}
             attempt.request = dataclasses.replace(attempt.request, params={**self.job.params, **sampled})
             self._attempts[number] = Attempt(dataclasses.replace(attempt.request, params=sampled))
@@ -438,7 +439,7 @@ class Ledger:
         self._write(self.storage.write_end, outcome.number)
         del self._running[outcome.number]
         self.counts.running -= 1
-        self._count_end(request, self._sampled_params(outcome.number), outcome)
+        self._count_end(request, self._attempts[outcome.number].request.params, outcome)
         if self.promotion is not None:
             self._drop(self.promotion.find_hopeless())
         return outcome
@@ -637,10 +638,10 @@ class Ledger:
 
     def _steps_done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
         """Return the number of steps that a trial has done in this run, at the end of an attempt."""
-        is_below_rung = request.segment is not None and request.segment.rung > 0
+        ends_at_rung = request.segment is not None and request.segment.rung > 0
         is_followed = self.reuse.following.attempt(request) is not None
-        if outcome.answered_by and outcome.state is TrialState.COMPLETE and is_below_rung and not is_followed:
-            return 0  # an earlier trial has done the steps, without a stop at the rung
+        if outcome.answered_by and outcome.state is TrialState.COMPLETE and ends_at_rung and not is_followed:
+            return 0  # an earlier trial has trained to its end, without a stop at the rung, so its steps do not count here
         if request.trial in self._offsets:
             has_reported = outcome.step > 0 or bool(outcome.metrics)
             return outcome.step + self._offsets[request.trial] if has_reported else 0
@@ -662,7 +663,7 @@ class Ledger:
             segment = self._retried_segment(previous, previous.segment)
         frozen, trial_id = self._frozen(previous.trial), self._trial_id(previous.trial)
         if new_params is None:
-            sampled = self._sampled_params(previous.number)
+            sampled = self._attempts[previous.number].request.params
             optuna_params, distributions = frozen.params, dict(frozen.distributions)  # a copy: many trials share this dict
         else:
             sampled = new_params
@@ -834,7 +835,7 @@ class Ledger:
             self._best_reports.take_over(trial, {} if outcome is None else outcome.best)
 
     def _losses(self, outcome: TrialOutcome) -> tuple[float, ...]:
-        """Return the losses by which trials are compared at a rung; a missing value gets the worst loss."""
+        """Return the losses (smaller is better) by which trials are compared at a rung; the worst for a missing value."""
         objectives = self.job.objectives
         compared = (self._search.watched_objective(objectives[0]),) if self.job.watched_metric else objectives
         losses: list[float] = []
@@ -888,10 +889,6 @@ class Ledger:
     def _frozen(self, trial: int) -> FrozenTrial:
         """Return a logical trial as it is in Optuna's memory."""
         return self._memory.get_trial(self._trial_id(trial))
-
-    def _sampled_params(self, number: int) -> Mapping[str, Any]:
-        """Return the drawn parameters of an attempt in the user's form, which may differ from Optuna's form."""
-        return self._attempts[number].request.params
 
     def _write(self, write: Callable[..., None], number: int) -> None:
         """Write an attempt to the database, and the attributes of the study if they have changed; wait for the database.

@@ -197,7 +197,7 @@ class Loop:
 
         Args:
             most: Number of ends after which the others wait for the next call.
-            is_stuck: Whether nothing starts before one of them has ended.
+            is_stuck: Whether nothing can start before one of these attempts has ended, so that one ends although not due.
         """
         ended_count = 0
         for request, outcome in itertools.islice(self._ledger.take_answers(is_stuck=is_stuck), most):

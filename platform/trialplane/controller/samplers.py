@@ -110,7 +110,9 @@ def build_sampler(
     chosen = job.search.sampler
     if chosen.class_path:
         return _build_from_class(job, seed, code)
-    sampler: optuna.samplers.BaseSampler = _build(ValueKind.SAMPLER, chosen.name, chosen.options, job, seed, code, earlier)
+    sampler: optuna.samplers.BaseSampler = _build(
+        ValueKind.SAMPLER, chosen.name, chosen.options, job, seed=seed, code=code, earlier=earlier
+    )
     if isinstance(sampler, _Cmaes) and isinstance(previous, _Cmaes):
         sampler.start_like(previous)
     if isinstance(sampler, _Grid):
@@ -142,7 +144,7 @@ def _build_from_class(job: Job, seed: int, code: JobCode) -> optuna.samplers.Bas
     if not (isinstance(cls, type) and issubclass(cls, optuna.samplers.BaseSampler)):
         raise errors.InputError(f"{chosen.class_path} is not a sampler: it is not a subclass of optuna.samplers.BaseSampler")
     if not cls.__module__.startswith("optuna."):  # this sampler draws all trials, so its seed must not depend on the trial
-        seed = derived_seed(job.seed, 0)
+        seed = derived_seed(job.seed, trial=0)
     seeded = {"seed": seed} if "seed" in inspect.signature(cls).parameters else {}
     try:
         with points.seed_globally(seed), warnings.catch_warnings():
@@ -163,7 +165,7 @@ def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
         defaults = job.search.pruner.choice.options
         option_values = {key: option_values.get(key, defaults[key].default) for key in ("min_resource", "reduction_factor")}
         name = "successive_halving"
-    pruner: optuna.pruners.BasePruner = _build(ValueKind.PRUNER, name, option_values, job, job.seed, code)
+    pruner: optuna.pruners.BasePruner = _build(ValueKind.PRUNER, name, option_values, job, seed=job.seed, code=code)
     return pruner
 
 
@@ -184,7 +186,7 @@ def stop_if_exhausted(job: Job, study: optuna.Study, code: JobCode) -> None:
     finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     if job.search.sampler.name == "bruteforce" and finished:
         last = finished[-1]
-        build_sampler(job, 0, code).after_trial(study, last, last.state, last.values)
+        build_sampler(job, trial=0, code=code).after_trial(study, last, last.state, last.values)
 
 
 class _Grid(optuna.samplers.GridSampler):
@@ -286,13 +288,13 @@ def _build(
             raise errors.InputError(f"{text}; once it does, `platform resume` continues") from error
     arguments: dict[str, Any] = {}  # of the object's class
     for key, value in option_values.items():
-        arguments[key] = _option_value(choice.options[key].kind, value, job, seed, code)
+        arguments[key] = _option_value(choice.options[key].kind, value, job, seed=seed, code=code)
     # The arguments in `choice.platform` are set by the platform and not by the job.
     if "seed" in choice.platform:
         arguments["seed"] = job.seed if name in _ONE_SEQUENCE else seed
     if "search_space" in choice.platform:
         arguments["search_space"] = {key: parameter.codes() for key, parameter in job.search.parameters.items()}
-    _adjust_arguments(name, arguments, job, seed, earlier)
+    _adjust_arguments(name, arguments, job, seed=seed, earlier=earlier)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns of experimental and deprecated options, which the job has chosen
@@ -333,7 +335,7 @@ def _adjust_arguments(name: str, arguments: dict[str, Any], job: Job, seed: int,
 
 
 def _option_value(kind: ValueKind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
-    """Return the value of an option in Optuna's form."""
+    """Return the value of an option in Optuna's form: for example the function that the job names, or a nested sampler."""
     if value is None:
         return None
     match kind:
@@ -350,7 +352,7 @@ def _option_value(kind: ValueKind, value: Any, job: Job, seed: int, code: JobCod
         case ValueKind.SAMPLER | ValueKind.PRUNER | ValueKind.CROSSOVER | ValueKind.MUTATION:
             nested: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
             name = nested.pop("name")
-            return _build(kind, name, {**nested.pop("options", {}), **nested}, job, seed, code)
+            return _build(kind, name, {**nested.pop("options", {}), **nested}, job, seed=seed, code=code)
         case _:
             return value
 
@@ -369,7 +371,8 @@ def earlier_trials(job: Job, trials: Sequence[EarlierTrial]) -> list[FrozenTrial
     signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in job.objectives]
     ordered = sorted(trials, key=lambda trial: (bool(trial.values), len(trial.params)))
     frozen_trials = [
-        _earlier_trial(job, trial, distribution_of, signs, index - len(ordered)) for index, trial in enumerate(ordered)
+        _earlier_trial(job, trial, distribution_of, signs, number=index - len(ordered))
+        for index, trial in enumerate(ordered)
     ]
     if job.search.sampler.name in _GENERATIONS:
         _mark_first_generation(job, frozen_trials, signs)

@@ -80,16 +80,12 @@ class FileSender:
             if time.monotonic() >= deadline:
                 return f"they were not there within {PATIENCE:.0f} s"
             self._advance(deadline)
-            progress = f"{len(self._attempts) - self._unfinished_count} of {len(self._attempts)} trials are done"
+            unfinished_count = len(self._waiting) + (self._pending is not None)
+            progress = f"{len(self._attempts) - unfinished_count} of {len(self._attempts)} trials are done"
             show(f"sending the files that keep.files names to MLflow, for {PATIENCE:.0f} s at most: {progress}")
             for _ in self._slots.events(0.1):  # lets starting slots become ready
                 pass
         return ""
-
-    @property
-    def _unfinished_count(self) -> int:
-        """The number of trials whose files are waiting or being sent."""
-        return len(self._waiting) + (self._pending is not None)
 
     def _advance(self, deadline: float) -> None:
         """Record the result of a call that has ended, and send the next trial's files if a slot is ready.

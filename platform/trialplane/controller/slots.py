@@ -443,11 +443,7 @@ class SlotPool:
             reasons = "; ".join(started.unclean)
             log.warning("%s spawns its processes, which takes longer than forking: %s", self._slot_name(state), reasons)
         return SlotReady(
-            slot=state.index,
-            seconds=started.seconds,
-            unclean=started.unclean,
-            node=started.node,
-            address=started.address,
+            slot=state.index, seconds=started.seconds, unclean=started.unclean, node=started.node, address=started.address
         )
 
     def _end_process(self, state: _SlotState, outcome: TrialOutcome) -> bool:

@@ -118,7 +118,7 @@ def _adopted_run(store: Path, client: MlflowClient, run: Run, parent: str) -> Ad
         batch.add_tags({_NAME: run.data.tags.get(_NAME, "")})
         batch.status = run.info.status if run.info.status in ENDED else "KILLED"
         batch.end = run.info.end_time
-    return Adopted(run_id, parent, run.info.start_time, batch)
+    return Adopted(run_id, parent=parent, start=run.info.start_time, batch=batch)
 
 
 def _artifacts(store: Path, uri: str) -> list[Artifact]:

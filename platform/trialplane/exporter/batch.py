@@ -85,7 +85,8 @@ class Batch:
         """
         by_key = {key_of(name): float(value) for name, value in sorted(values.items())}
         step = max(-MAX_STEP, min(step, MAX_STEP))
-        self.metrics += [Metric(name, value, milliseconds(moment), step) for name, value in by_key.items()]
+        timestamp = milliseconds(moment)
+        self.metrics += [Metric(key, value, timestamp=timestamp, step=step) for key, value in by_key.items()]
 
     def add_params(self, values: Mapping[str, Any]) -> None:
         """Add parameters; if two names have the same key, the last one counts."""
@@ -183,9 +184,9 @@ class Sender:
         log = self.client.log_batch
         tags = [RunTag(key, value) for key, value in batch.tags.items()]
         params = [Param(key, value) for key, value in batch.params.items()]
-        self._write_items(run_id, tags, MAX_TAGS, lambda piece: log(run_id, tags=piece))
-        self._write_items(run_id, params, MAX_PARAMS, lambda piece: log(run_id, params=piece))
-        self._write_items(run_id, batch.metrics, MAX_METRICS, lambda piece: log(run_id, metrics=piece))
+        self._write_items(run_id, tags, size=MAX_TAGS, write=lambda piece: log(run_id, tags=piece))
+        self._write_items(run_id, params, size=MAX_PARAMS, write=lambda piece: log(run_id, params=piece))
+        self._write_items(run_id, batch.metrics, size=MAX_METRICS, write=lambda piece: log(run_id, metrics=piece))
 
     def _write_items(self, run_id: str, items: Sequence[Any], size: int, write: Callable[[Sequence[Any]], None]) -> None:
         """Write at most `size` items per call. If MLflow refuses a call, halve it until the faulty items are found.
@@ -204,7 +205,7 @@ class Sender:
                 if not is_refusal(error):
                     raise
                 if len(piece) > 1:
-                    self._write_items(run_id, piece, (len(piece) + 1) // 2, write)
+                    self._write_items(run_id, piece, size=(len(piece) + 1) // 2, write=write)
                 else:
                     write_log(f"MLflow refuses {piece[0].key!r} in its run {run_id}, so it is left out: {error}")
 

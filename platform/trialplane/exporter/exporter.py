@@ -117,7 +117,7 @@ class Exporter:
     def progress(self) -> Progress:
         """The exporter's progress."""
         ends = self._position.ends
-        return Progress(ends.end_number, ends.trials, self.files.pending, self.files.trouble)
+        return Progress(ended=ends.end_number, trials=ends.trials, files=self.files.pending, trouble=self.files.trouble)
 
     def set_end(self, end: End) -> None:
         """Set the end of the exported run. `close` writes it after everything else."""
@@ -167,7 +167,8 @@ class Exporter:
                 self.sender.send(self._parent, projection.parent_end(self._end))
                 self._add_page(self._end)
                 if not self._keeps_folder:
-                    self.files.add([(self._parent, Artifact("logs", str(self._run_paths.controller_log), "log"))])
+                    log = Artifact(folder="logs", file=str(self._run_paths.controller_log), kind="log")
+                    self.files.add([(self._parent, log)])
                 self._has_ended = True
             if self.files.pending:
                 return False
@@ -193,7 +194,7 @@ class Exporter:
             command = f"`platform report {self._run_paths.root.name}` writes it to a file"
             write_log(f"MLflow does not get the page of the run: {describe(error)}; {command}")
         else:
-            self.files.add([(self._parent, Artifact("", str(self._run_paths.report)))])
+            self.files.add([(self._parent, Artifact(folder="", file=str(self._run_paths.report)))])
             batch = Batch()
             batch.add_tags(projection.page_tag(self._run_paths.root.name, is_stored=True))
             self.sender.send(self._parent, batch)
@@ -226,7 +227,7 @@ class Exporter:
             batch.status = "RUNNING"
         self.sender.send(parent.info.run_id, batch)
         files = [self._run_paths.job, page] if page.exists() else [self._run_paths.job]
-        self.files.add([(parent.info.run_id, Artifact("", str(file))) for file in files])
+        self.files.add([(parent.info.run_id, Artifact(folder="", file=str(file))) for file in files])
         self._parent = parent.info.run_id  # set last, so that everything above is repeated if any of it fails
 
     def _create_parent(self, start_tags: Mapping[str, str]) -> None:
@@ -276,7 +277,8 @@ class Exporter:
             request = attempt.request
             if request.number not in ended_numbers:
                 run_id = self._ensure_run(attempt)
-                if request.number != request.series:  # the run exists already, and has the tags of an earlier segment
+                is_later_segment = request.number != request.series
+                if is_later_segment:  # the run exists already, and has the tags of an earlier segment
                     self.sender.send(run_id, projection.segment_start(self._job, request))
             self._last_started = request.number
         return bool(running)
@@ -288,7 +290,7 @@ class Exporter:
             page = self._source.reports(self._position.reports)
             batches: dict[int, Batch] = {}  # by number of the attempt
             for row in page.rows:
-                batches.setdefault(row.number, Batch()).add_metrics(row.metrics, row.time, row.step)
+                batches.setdefault(row.number, Batch()).add_metrics(row.metrics, moment=row.time, step=row.step)
             for number, batch in batches.items():
                 with _log_and_skip(f"reports of attempt {number} are left out of MLflow"):
                     # Most attempts begin a series, so their number names it. Others must be read from the ledger.
@@ -313,7 +315,8 @@ class Exporter:
             with _log_and_skip(f"the end of attempt {attempt.request.number} is left out of MLflow"):
                 best = self._best_with(attempt, trials, parent_batch)
                 self._finish_attempt(attempt)
-            self._position = dataclasses.replace(self._position, ends=Ends(attempt.end_number, trials, best))
+            ends_so_far = Ends(end_number=attempt.end_number, trials=trials, best=best)
+            self._position = dataclasses.replace(self._position, ends=ends_so_far)
             self.files.mark(self._position.ends)
         self.sender.send(self._parent, parent_batch)
 
@@ -350,12 +353,12 @@ class Exporter:
         return change - 1 if was_reopened else change
 
     def _finish_attempt(self, attempt: Attempt) -> None:
-        """Write the end of one attempt with the entries that its trial logged locally, and queue its files."""
+        """Write the end of an attempt, with the entries that its trial logged while MLflow was away, and queue its files."""
         request, outcome = attempt.request, attempt.outcome
         assert outcome is not None
         run_id = self._ensure_run(attempt)
         run_id_by_trial = self._trial_runs.pop(request.series, run_id)
-        if run_id_by_trial != run_id:
+        if run_id_by_trial != run_id:  # the trial's process has created a run, too
             run_id = self._runs[request.series] = self._merge_runs(attempt, run_id, run_id_by_trial)
         batches: dict[str, Batch] = collections.defaultdict(Batch)
         batches[run_id] = projection.attempt_end(self._job, request, outcome)
@@ -375,14 +378,14 @@ class Exporter:
         has_failures = outcome.state is TrialState.FAILED or outcome.metrics.get(collection.FAILED_UNITS)
         if (has_failures or not self._keeps_folder) and log.exists():
             logs = [log, *sorted(log.parent.glob("worker-*.log"))]  # only a collection has logs of workers
-            artifacts += [Artifact("logs", str(file), "log") for file in logs]
+            artifacts += [Artifact(folder="logs", file=str(file), kind="log") for file in logs]
         if projection.has_more_params(self._job, request):
             file = log.with_name("params.json")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps({**self._job.params, **request.params}))
-            artifacts.append(Artifact("", str(file)))
+            artifacts.append(Artifact(folder="", file=str(file)))
         if outcome.arrays and (packed := self._run_paths.packed(request.number)).exists():
-            artifacts.append(Artifact("arrays", str(packed), "arrays"))
+            artifacts.append(Artifact(folder="arrays", file=str(packed), kind="arrays"))
         return artifacts
 
     def _ensure_run(self, attempt: Attempt) -> str:
@@ -456,7 +459,7 @@ class Exporter:
         fits_one_call = len(batch.tags) < MAX_TAGS
         # With too many tags, the run gets first only those by which it can be found again.
         tags = batch.tags if fits_one_call else {**self._identity, labels.NUMBER: str(attempt.request.number)}
-        name = projection.name(self._job, attempt.request)
+        name = projection.run_name(self._job, attempt.request)
         run_id = str(self.client.create_run(self._experiment, start, {**tags, **state}, name).info.run_id)
         if not fits_one_call:
             self.sender.send(run_id, batch)

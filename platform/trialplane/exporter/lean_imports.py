@@ -20,12 +20,12 @@ class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the specification of an empty package for a GenAI module; None for others."""
+        """Return the specification of an empty package for a GenAI module; None for others, which Python finds itself."""
         is_genai = fullname == _GENAI or fullname.startswith(f"{_GENAI}.")
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if is_genai else None
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Give the module an empty class for each name but `__file__` and the like, which `inspect` reads of all modules."""
+        """Give the module an empty class for any name but `__file__` and the like, which `inspect` reads of all modules."""
 
         def empty_class(name: str) -> type:
             if name.startswith("__"):

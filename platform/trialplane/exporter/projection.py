@@ -70,7 +70,7 @@ def parent_start(job: Job, submission: Mapping[str, Any]) -> Batch:
             labels.KIND: "study",
             labels.JOB: job.name,
             labels.SEED: job.seed,
-            **_code(submission),
+            **_code_tags(submission),
             labels.SPEC_HASH: submission.get("spec_hash", ""),
             "mlflow.note.content": job.description,
         }
@@ -98,8 +98,8 @@ def parent_end(end: End) -> Batch:
     return batch
 
 
-def name(job: Job, request: TrialRequest) -> str:
-    """Return the name of an attempt's run."""
+def run_name(job: Job, request: TrialRequest) -> str:
+    """Return the name of an attempt's run in MLflow."""
     attempt = f"-attempt-{request.attempt}" if request.attempt > 1 else ""
     return f"{job.trial_name}-{request.trial:04d}{attempt}"
 
@@ -120,14 +120,14 @@ def attempt_start(job: Job, request: TrialRequest, submission: Mapping[str, Any]
     batch.add_tags(
         {
             **labels.identity(request.run, submission),
-            "mlflow.runName": name(job, request),
+            "mlflow.runName": run_name(job, request),
             labels.PARENT: parent_id,
             labels.KIND: "trial",
             labels.NUMBER: request.number,
             labels.TRIAL: request.trial,
-            **_segment(job, request),
+            **_segment_tags(job, request),
             labels.SEED: request.seed,
-            **_code(submission),
+            **_code_tags(submission),
             **({} if request.retry_of is None else {labels.RETRY_OF: request.retry_of}),
         }
     )
@@ -138,7 +138,7 @@ def attempt_start(job: Job, request: TrialRequest, submission: Mapping[str, Any]
 def segment_start(job: Job, request: TrialRequest) -> Batch:
     """Return the entries that change in a trial's run when a later segment of the same series starts."""
     batch = Batch(status="RUNNING")
-    batch.add_tags({labels.STATE: TrialState.RUNNING.value, **_segment(job, request)})
+    batch.add_tags({labels.STATE: TrialState.RUNNING.value, **_segment_tags(job, request)})
     return batch
 
 
@@ -154,8 +154,8 @@ def attempt_end(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch
         batch.add_params(dict(sorted(params.items())))
     if request.directions:  # an objective of Optuna has requested parameters after its start, which had no tags then
         batch.add_tags(_param_tags(params))
-    batch.add_metrics(_end_metrics(request, outcome), outcome.ended, outcome.step)
-    batch.add_tags({labels.STATE: state.value, **_segment(job, request), **_outcome_tags(request, outcome)})
+    batch.add_metrics(_end_metrics(request, outcome), moment=outcome.ended, step=outcome.step)
+    batch.add_tags({labels.STATE: state.value, **_segment_tags(job, request), **_outcome_tags(request, outcome)})
     return batch
 
 
@@ -244,7 +244,7 @@ def improvement(job: Job, best: Best, attempt: Attempt, trials: int) -> Batch:
     assert attempt.outcome is not None
     batch = Batch()
     metrics = {f"best_{job.objectives[0].metric}": best.values[0], "best_trial": float(best.trial)}
-    batch.add_metrics(metrics, attempt.outcome.ended, trials)
+    batch.add_metrics(metrics, moment=attempt.outcome.ended, step=trials)
     return batch
 
 
@@ -253,7 +253,7 @@ def has_more_params(job: Job, request: TrialRequest) -> bool:
     return len({**job.params, **request.params}) > MOST_PARAMS
 
 
-def _segment(job: Job, request: TrialRequest) -> dict[str, Any]:
+def _segment_tags(job: Job, request: TrialRequest) -> dict[str, Any]:
     """Return the tags whose values differ between the segments of a trial."""
     segment, ladder = request.segment, job.search.ladder
     if segment is None or ladder is None:
@@ -269,7 +269,7 @@ def _param_tags(params: Mapping[str, Any]) -> dict[str, Any]:
     return {labels.PARAM + mlflow_names.parameter(key): value for key, value in sorted(params.items())}
 
 
-def _code(submission: Mapping[str, Any]) -> dict[str, Any]:
+def _code_tags(submission: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tags that identify the code of a submission."""
     return {
         labels.GIT_REVISION: submission.get("git_revision", ""),

@@ -71,19 +71,21 @@ def create(file: Path) -> None:
 
 
 def _is_created(file: Path) -> bool:
-    """Whether a database exists. Waits while another process creates it, and renames it if that process was killed."""
-    for looks in itertools.count(1):
+    """Return whether a database exists. Wait while another process creates it; rename it if that process was killed."""
+    for tries in itertools.count(1):
         if not file.exists() or not _is_incomplete(file):
             break
         now = time.time()
-        if abs(now - file.stat().st_mtime) >= _PATIENCE:  # a time in the future is no sign of work
+        # The file has not changed for a while. A time of change far in the future is no sign of work, either.
+        if abs(now - file.stat().st_mtime) >= _PATIENCE:
             file.rename(file.with_name(f"{file.name}.{now:.0f}.incomplete"))
         else:  # MLflow takes no lock while it creates tables, and announces no end
-            time.sleep(backoff.pause(looks, longest=1.0, first=0.02))
+            time.sleep(backoff.pause(tries, longest=1.0, first=0.02))
     return file.exists()
 
 
 def _create_tables(file: Path, artifacts: Path) -> None:
+    """Create MLflow's tables in a new file, and write them to the disk. `artifacts` is the folder of MLflow's artifacts."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # takes seconds, and is rarely needed
 
     with _without_waits():
@@ -95,7 +97,7 @@ def _create_tables(file: Path, artifacts: Path) -> None:
 
 @contextlib.contextmanager
 def _without_waits() -> Iterator[None]:
-    """Let new connections to SQLite not wait for the disk: waiting is most of the time of MLflow's 70 migrations."""
+    """Let new connections to SQLite in the context not wait for the disk, which takes most of the time of 70 migrations."""
 
     def set_up(connection: sqlite3.Connection, _record: object) -> None:
         connection.execute("PRAGMA synchronous=OFF")
@@ -108,9 +110,9 @@ def _without_waits() -> Iterator[None]:
 
 
 def _is_incomplete(file: Path) -> bool:
-    """Whether a file is empty, or has tables of MLflow without the experiment that MLflow creates after the last table."""
+    """Return whether a file is empty, or has tables of MLflow without the experiment that MLflow creates after them."""
     try:
-        # It is opened for writing, as SQLite first undoes what a killed process has half written.
+        # It is opened for writing, because SQLite first undoes the unfinished writes of a killed process.
         with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as database:
             if database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None:
                 return True

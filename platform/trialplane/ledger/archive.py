@@ -115,6 +115,8 @@ class AttemptsPage:
 class Archive:
     """All runs of one namespace.
 
+    A method raises RunNotFound if there is no run of the name that it gets, unless its docstring says what it does then.
+
     Args:
         connections: Share of the process's connections, which selects the namespace's schema.
         budget: Budget of the namespace; None for the default limits.
@@ -139,15 +141,11 @@ class Archive:
                 return []  # nothing has ever been submitted here
             for run, job, submission in connection.execution_options(yield_per=10).execute(query):
                 submitted = float(json.loads(submission or "{}").get("submitted", 0.0))
-                entries.append(RunEntry(run, json.loads(job)["name"], submitted))
+                entries.append(RunEntry(run, job=json.loads(job)["name"], submitted=submitted))
         return sorted(entries, key=lambda entry: (-entry.submitted, entry.run))
 
     def column(self, run: str, name: str) -> Any:
-        """Return the value in a column of a run; None if the column is empty.
-
-        Raises:
-            RunNotFound: There is no such run.
-        """
+        """Return the value in a column of a run; None if the column is empty."""
         with self._connect(run) as (connection, this_run):
             return tables.read_column(connection, this_run, name)
 
@@ -168,15 +166,26 @@ class Archive:
                     for name in (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
                 )
                 token = connection.execute(sa.select(runs.c.token).where(this_run)).scalar()
-                last = _changes(connection, this_run, changes.c.id.desc(), limit=1)
+                last_changes = _changes(connection, this_run, order=changes.c.id.desc(), limit=1)
                 images = _images(connection, this_run)
             job = kinds.read(job_document)
-            last_status = records.from_dict(RunStatus, status) if status else planning.pending_status(run, job, 0.0)
+            last_status = (
+                records.from_dict(RunStatus, status) if status else planning.pending_status(run, job, submitted=0.0)
+            )
             desired_state = records.from_dict(Desired, desired)
             for record in (last_status, desired_state):
                 if field := records.mistyped_field(record):
                     raise ValueError(f"{type(record).__name__}.{field} is {getattr(record, field)!r:.60}")
-            return Snapshot(job, submission, last_status, desired_state, alive, token, last[0] if last else None, images)
+            return Snapshot(
+                job=job,
+                submission=submission,
+                status=last_status,
+                desired=desired_state,
+                alive=alive,
+                token=token,
+                change=last_changes[0] if last_changes else None,
+                images=images,
+            )
         except errors.RunNotFound:
             return None
         except ValueError as error:
@@ -205,7 +214,7 @@ class Archive:
         alive = self.is_alive(run)
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
-            page = reading.page(tables.select(connection), run, after, PAGE)
+            page = reading.page(tables.select(connection), run, after=after, size=PAGE)
             return [reading.row(job, attempt, alive) for attempt in page.attempts], _end_of_page(page, "number")
 
     def counts(self, run: str) -> Counts:
@@ -214,7 +223,6 @@ class Archive:
         They are cached under the version of the attempts: the run's epoch, and the last numbers of an attempt and of an end.
 
         Raises:
-            RunNotFound: There is no such run.
             ValueError: An attempt cannot be read.
         """
         with self._connect(run) as (connection, this_run):
@@ -230,7 +238,7 @@ class Archive:
         """Read the attempts of a run and count them. `version` only identifies the result in the cache, see `counts`."""
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
-            pages = reading.pages(tables.select(connection), run, PAGE)
+            pages = reading.pages(tables.select(connection), run, size=PAGE)
             return run_status.recount(job, (reading.row(job, attempt, alive=False) for attempt in pages))
 
     def attempt(self, run: str, trial: int, attempt: int | None = None) -> TrialRow | None:
@@ -245,7 +253,8 @@ class Archive:
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
             newest_match: Attempt | None = None
-            for candidate in reading.pages(tables.select(connection), run, PAGE, "AND trial = :trial", trial=trial):
+            where = "AND trial = :trial"
+            for candidate in reading.pages(tables.select(connection), run, size=PAGE, where=where, trial=trial):
                 if attempt is None or attempt == candidate.request.attempt:
                     newest_match = candidate  # the last one is the newest, because they come in the order of their numbers
             return None if newest_match is None else reading.row(job, newest_match, alive)
@@ -257,7 +266,7 @@ class Archive:
             None if it is unknown: an attempt that still runs, or was lost with its pod, may have saved one.
         """
         with self._connect(run) as (connection, _):
-            all_attempts = reading.pages(tables.select(connection), run, PAGE)
+            all_attempts = reading.pages(tables.select(connection), run, size=PAGE)
             # Of each attempt True, False, or None if it is unknown.
             answers = {attempt.outcome.saved if attempt.outcome else None for attempt in all_attempts}
         if True in answers:
@@ -273,7 +282,7 @@ class Archive:
         """
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
-            page = reading.page(tables.select(connection), run, after, PAGE, order="end_number")
+            page = reading.page(tables.select(connection), run, after=after, size=PAGE, order="end_number")
             ended = page.attempts
             rows = [reading.row(job, attempt, alive=True) for attempt in ended]  # `alive` matters for running ones only
             return rows, _end_of_page(page, "end_number"), reading.newest_end_number(ended, after)
@@ -296,19 +305,20 @@ class Archive:
             if not _is_digest_valid(connection, run, digest):
                 return None
             where = "AND end_number IS NULL" if order == "running" else ""
-            return reading.page(tables.select(connection), run, after, PAGE, order=column, where=where).attempts[:limit]
+            page = reading.page(tables.select(connection), run, after=after, size=PAGE, order=column, where=where)
+            return page.attempts[:limit]
 
     def reports_after(self, run: str, digest: str, after: int) -> Reports | None:
         """Return a page of the reports with marks above `after`; None if the token does not open the run."""
         with self._connections.begin() as connection:
             if not _is_digest_valid(connection, run, digest):
                 return None
-            return reading.reports(tables.select(connection), run, after, PAGE)
+            return reading.reports(tables.select(connection), run, after=after, size=PAGE)
 
     def reports(self, run: str, after: int, limit: int) -> Reports:
         """Return a page of at most `limit` reports with marks above `after`, which is 0 for the first page."""
         with self._connect(run) as (connection, _):
-            return reading.reports(tables.select(connection), run, after, PAGE, limit)
+            return reading.reports(tables.select(connection), run, after=after, size=PAGE, limit=limit)
 
     def attempts_since(self, run: str, after: int, number: int = -1, until: int | None = None) -> AttemptsPage:
         """Return a page of the running attempts and those whose ends have numbers above `after`.
@@ -328,10 +338,13 @@ class Archive:
                 last = sa.select(sa.func.coalesce(sa.func.max(attempts.c.end_number), 0)).join(runs).where(this_run)
                 until = int(connection.execute(last).scalar_one())
             where = "AND (end_number IS NULL OR end_number > :since)"
-            page = reading.page(tables.select(connection), run, number, PAGE, where=where, optuna=True, since=after)
+            page = reading.page(
+                tables.select(connection), run, after=number, size=PAGE, where=where, optuna=True, since=after
+            )
             stored = [_as_of_end(attempt, until) for attempt in page.stored]
         # A controller may have started or ended while the attempts were read. Its running attempts must not count as lost.
-        return AttemptsPage(stored, _end_of_page(page, "number"), until, alive or self.is_alive(run))
+        alive = alive or self.is_alive(run)
+        return AttemptsPage(stored, next=_end_of_page(page, "number"), until=until, alive=alive)
 
     def spend(self, category: budgets.Category, size: int, *, may_exceed: bool) -> None:
         """Count bytes that are about to be written to MLflow.
@@ -388,7 +401,7 @@ class Archive:
             used_before = budgets.count_used(connection)
             # The code is checked before it is written, because rows that are rolled back use space in the database too.
             if not tables.has_code(connection, code):
-                self._budget.check(connection, len(code))
+                self._budget.check(connection, more=len(code))
             this_run = runs.c.name == run
             directions = json.dumps([objective.direction for objective in job.objectives])
             insert = postgresql.insert(runs).values(name=run, directions=directions, epoch=0, optuna="{}")
@@ -405,7 +418,8 @@ class Archive:
             connection.execute(sa.update(runs).where(this_run).values(code=tables.store_code(connection, code)))
             tables.delete_unused_code(connection)
             if budgets.count_used(connection) > used_before:
-                self._budget.check(connection, 0)  # counts all that this transaction has written; an error rolls it back
+                # Counts all that this transaction has written. An error rolls it back.
+                self._budget.check(connection, more=0)
 
     def change_desired(self, run: str, changed: Mapping[str, Any]) -> None:
         """Change the desired state of a run.
@@ -416,9 +430,6 @@ class Archive:
         Args:
             run: Name of the run.
             changed: New values of fields of `Desired`; the others stay.
-
-        Raises:
-            RunNotFound: There is no such run.
         """
         with self._connect(run) as (connection, this_run):
             # The lock on the row makes concurrent changes wait for each other, so that none is lost. `key_share` lets
@@ -438,9 +449,6 @@ class Archive:
         """Record a change of the desired state of a run. Recording it again changes nothing.
 
         Only the newest `CHANGES` changes of a run are kept.
-
-        Raises:
-            RunNotFound: There is no such run.
         """
         with self._connect(run) as (connection, this_run):
             run_id = connection.execute(sa.select(runs.c.id).where(this_run)).scalar_one()
@@ -457,9 +465,6 @@ class Archive:
         Args:
             run: Name of the run.
             images: Pairs of an image name and a digest.
-
-        Raises:
-            RunNotFound: There is no such run.
         """
         with self._connect(run) as (connection, this_run):
             digests = _images(connection, this_run)
@@ -468,33 +473,26 @@ class Archive:
             tables.write_facts(connection, this_run, {labels.LEDGER_IMAGES: digests})
 
     def images(self, run: str) -> dict[str, tuple[str, ...]]:
-        """Return the digests that a run's pods have used, by image name.
-
-        Raises:
-            RunNotFound: There is no such run.
-        """
+        """Return the digests that a run's pods have used, by image name."""
         with self._connect(run) as (connection, this_run):
             return _images(connection, this_run)
 
     def changes(self, run: str) -> list[Change]:
-        """Return the changes of the desired state of a run, the oldest first.
-
-        Raises:
-            RunNotFound: There is no such run.
-        """
+        """Return the changes of the desired state of a run, the oldest first."""
         with self._connect(run) as (connection, this_run):
-            return _changes(connection, this_run, changes.c.id)
+            return _changes(connection, this_run, order=changes.c.id)
 
     def set_token(self, run: str, token: str) -> None:
         """Set the token with which a controller opens a run at the gateway. For an unknown run, this does nothing.
 
         A second token, which is derived from it, lets the run use MLflow.
         """
-        self._set_digests(run, ledger.token_digest(token), ledger.token_digest(mlflow.token(token)))
+        mlflow_digest = ledger.token_digest(mlflow.token(token))
+        self._set_digests(run, digest=ledger.token_digest(token), mlflow_digest=mlflow_digest)
 
     def revoke_tokens(self, run: str) -> None:
         """Revoke both tokens of a run."""
-        self._set_digests(run, None, None)
+        self._set_digests(run, digest=None, mlflow_digest=None)
 
     def _set_digests(self, run: str, digest: str | None, mlflow_digest: str | None) -> None:
         """Set the hashes of a run's two tokens; None revokes a token."""
@@ -527,11 +525,7 @@ class Archive:
         return is_same_digest(digest, ledger.token_digest(token))
 
     def token_digest(self, run: str) -> str:
-        """Return the hash of the token that opens a run; "" if the run has no token.
-
-        Raises:
-            RunNotFound: There is no such run.
-        """
+        """Return the hash of the token that opens a run; "" if the run has no token."""
         with self._connect(run) as (connection, this_run):
             return connection.execute(sa.select(runs.c.token).where(this_run)).scalar() or ""
 
@@ -542,7 +536,6 @@ class Archive:
         keeps its mark.
 
         Raises:
-            RunNotFound: There is no such run.
             LedgerLocked: A controller works on the run.
         """
         with self._connect(run) as (connection, this_run):
@@ -556,9 +549,6 @@ class Archive:
 
         Returns:
             Whether the record belongs to it.
-
-        Raises:
-            RunNotFound: There is no such run.
         """
         with self._connect(run) as (connection, this_run):
             submission = tables.read_column(connection, this_run, labels.LEDGER_SUBMISSION) or {}
@@ -582,7 +572,6 @@ class Archive:
         """Delete a run's record: its row, and all rows that belong to it.
 
         Raises:
-            RunNotFound: There is no such run.
             LedgerLocked: A controller works on the run.
         """
         with self._connect(run) as (connection, this_run):

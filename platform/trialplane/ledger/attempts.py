@@ -211,7 +211,7 @@ def page(
     bytes_of = "octet_length(request) + coalesce(octet_length(outcome), 0) + coalesce(octet_length(optuna), 0)"
     columns = "end_number, request, outcome, optuna, number"
     values = {"run": run, "after": after, "limit": _PAGE, **values}
-    stored, more = _rows_up_to_size(select, query, columns, order, bytes_of, size, values)
+    stored, more = _rows_up_to_size(select, query, columns, order=order, bytes_of=bytes_of, size=size, values=values)
     return Page([AttemptTexts(*row) for row in stored], more)
 
 
@@ -222,7 +222,7 @@ def pages(select: Select, run: str, size: int, where: str = "", **values: Any) -
     """
     after, more = -1, True
     while more:
-        current_page = page(select, run, after, size, where=where, **values)
+        current_page = page(select, run, after=after, size=size, where=where, **values)
         yield from current_page.attempts
         if current_page.stored:
             after = current_page.stored[-1].number
@@ -257,16 +257,24 @@ def reports(select: Select, run: str, after: int, size: int = 1 << 20, limit: in
     columns = "mark, trial, attempt, number, step, metrics, moment"
     bytes_of = "length(metrics)"  # counts characters, but the texts are ASCII
     values = {"run": run, "after": after, "limit": min(limit, _PAGE)}
-    stored, more = _rows_up_to_size(select, query, columns, "mark", bytes_of, size, values)
+    stored, more = _rows_up_to_size(select, query, columns, order="mark", bytes_of=bytes_of, size=size, values=values)
     report_rows = [
-        ReportRow(mark, trial, attempt, number, step, _metrics(metrics), moment)
+        ReportRow(
+            mark=mark,
+            trial=trial,
+            attempt=attempt,
+            number=number,
+            step=step,
+            metrics={name: float(value) for name, value in json.loads(metrics).items()},
+            time=moment,
+        )
         for mark, trial, attempt, number, step, metrics, moment in stored
     ]
     return Reports(report_rows, more)
 
 
 def _rows_up_to_size(
-    select: Select, query: str, columns: str, order: str, bytes_of: str, size: int, values: Mapping[str, Any]
+    select: Select, query: str, columns: str, *, order: str, bytes_of: str, size: int, values: Mapping[str, Any]
 ) -> tuple[list[Sequence[Any]], bool]:
     """Return the first rows of a query that together reach `size` bytes, and whether more rows may follow.
 
@@ -324,11 +332,6 @@ def is_damage(error: sqlite3.Error) -> bool:
     return code is None or code & 0xFF in _DAMAGE_CODES  # the low byte is the code, and the others are details
 
 
-def _metrics(text: str) -> dict[str, float]:
-    """Parse the metrics of a report."""
-    return {name: float(value) for name, value in json.loads(text).items()}
-
-
 def _read(select: Select, query: str, **values: Any) -> list[Attempt]:
     """Run a SELECT that begins with `_SELECT` or `_SELECT_WITH_OPTUNA`, and return its attempts."""
     return [_attempt(*stored) for stored in select(query, values)]
@@ -337,8 +340,8 @@ def _read(select: Select, query: str, **values: Any) -> list[Attempt]:
 def _attempt(end_number: int | None, request: str, outcome: str | None, optuna: str | None) -> Attempt:
     """Parse the columns of an attempt."""
     return Attempt(
-        records.from_json(TrialRequest, request),
-        None if outcome is None else records.from_json(TrialOutcome, outcome),
-        end_number,
-        {} if optuna is None else json.loads(optuna),
+        request=records.from_json(TrialRequest, request),
+        outcome=None if outcome is None else records.from_json(TrialOutcome, outcome),
+        end_number=end_number,
+        optuna={} if optuna is None else json.loads(optuna),
     )

@@ -73,7 +73,7 @@ class AdvisoryLock:
             LedgerError: The error of `fencing_error`.
         """
         with connection.cursor() as cursor:
-            for name, value in _KEEPALIVE.items():
+            for name, value in _KEEPALIVE.items():  # PostgreSQL then releases the lock of a machine that has vanished
                 cursor.execute(f"SET {name} = {value}")
         deadline = time.monotonic() + self._patience
         for tries in itertools.count(1):
@@ -81,13 +81,13 @@ class AdvisoryLock:
                 cursor.execute("SELECT pg_try_advisory_lock(%s)", (self._key,))
                 (is_locked,) = cursor.fetchone()
                 fencing_error = None if is_locked else self._fencing_error(cursor)
-            connection.commit()  # the lock stays: it belongs to the session
+            connection.commit()  # ends the transaction; the lock stays, because it belongs to the session
             if is_locked:
                 return
             if fencing_error is not None:
                 raise fencing_error
             if time.monotonic() > deadline or self._should_give_up():
-                raise locked_error(self._run, "on another connection")
+                raise locked_error(self._run, holder="on another connection")
             time.sleep(backoff.pause(tries, longest=1.0, first=0.02))
 
 

@@ -98,7 +98,7 @@ class Reader:
             limit: Maximum number of attempts. There are fewer if they do not fit into one answer.
         """
         page = self._request(ledger.ReadAttempts(after, order, limit), ledger.AttemptsLoaded)
-        return [Attempt(row.request, row.outcome, row.end_number) for row in page.attempts]
+        return [Attempt(row.request, row.outcome, end_number=row.end_number) for row in page.attempts]
 
     def _request(self, request: ledger.Request, answer_type: type[AnswerT]) -> AnswerT:
         """Send a request, and return its answer. Connect first if needed.
@@ -250,18 +250,8 @@ class Reader:
 class Storage(Reader):
     """One run, open for writing by this process alone: a `storages.Store`.
 
-    Args:
-        url: `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`, or https.
-        run: Name of the run.
-        directions: "minimize" or "maximize" per objective.
-        lock_patience: Seconds to wait for a former controller to release the lock.
-        should_give_up: Function that is polled during this wait. True ends it at once.
-
-    Raises:
-        LedgerLocked: Another controller works on the run.
-        LedgerFenced: The token no longer opens the run.
-        LedgerCorrupt: The database is damaged or of another version, or the run has other directions.
-        LedgerUnavailable: The gateway or the database is unavailable.
+    For the arguments and the errors see `Reader` and `study.Storage`. In addition, LedgerFenced is raised if the token no
+    longer opens the run, and LedgerUnavailable if the gateway is unavailable.
     """
 
     def __init__(
@@ -279,7 +269,7 @@ class Storage(Reader):
         self._should_give_up = should_give_up
         self._epoch: int | None = None
         with self._lock:
-            self._call(self._connect)
+            self._call(self._connect)  # now, and not with the first request, because it takes the run's lock
 
     def close(self) -> None:
         """Release the lock and the connection."""

@@ -1,7 +1,7 @@
 """Reads a run's ledger on a laptop, which is a SQLite file. Reading never changes the file.
 
-A controller that was killed leaves a write-ahead log beside the file, and a reader must read that too. Errors of SQLite
-become errors of trialplane.
+A controller that was killed leaves a write-ahead log beside the file, and a reader must read that too. Every function raises
+LedgerCorrupt if the file is damaged, is not a ledger or is of another version, and LedgerUnavailable if it cannot be read.
 """
 
 from __future__ import annotations
@@ -26,10 +26,6 @@ def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
         run: Name of the run.
         job: Job, which defines the objectives and the constrained metrics.
         alive: Whether a controller works on the run. Without a controller, an attempt that has not ended is LOST.
-
-    Raises:
-        LedgerCorrupt: The file is not a ledger, is damaged, or is of another version.
-        LedgerUnavailable: The file cannot be read.
     """
     with _open(ledger, run, alive) as select:
         return [reading.row(job, attempt, alive) for attempt in reading.all_attempts(select, run)]
@@ -43,9 +39,6 @@ def has_ended(ledger: Path, run: str, trial: int, attempt: int) -> bool:
         run: Name of the run.
         trial: Number of the trial.
         attempt: Number of the attempt among those at the trial.
-
-    Raises:
-        LedgerCorrupt, LedgerUnavailable: As in `attempts`.
     """
     with _open(ledger, run, alive=True) as select:
         return any(
@@ -64,30 +57,19 @@ def ended_attempts(ledger: Path, run: str, after: int) -> tuple[int, list[Attemp
 
     Returns:
         The number of the last end, after which the next call continues, and the attempts in the order of their ends.
-
-    Raises:
-        LedgerCorrupt, LedgerUnavailable: As in `attempts`.
     """
     with _open(ledger, run, alive=True) as select:
         return reading.ended_after(select, run, after)
 
 
 def attempts_since(ledger: Path, run: str, alive: bool, after: int) -> list[Attempt]:
-    """Return the running attempts and those whose ends have numbers above `after`, by number, with Optuna's view of them.
-
-    Raises:
-        LedgerCorrupt, LedgerUnavailable: As in `attempts`.
-    """
+    """Return the running attempts and those whose ends have numbers above `after`, by number, with Optuna's view of them."""
     with _open(ledger, run, alive) as select:
         return reading.attempts_since(select, run, after)
 
 
 def reports(ledger: Path, run: str, alive: bool, after: int, limit: int) -> list[ReportRow]:
-    """Return the first `limit` reports with marks above `after`, in the order of their marks.
-
-    Raises:
-        LedgerCorrupt, LedgerUnavailable: As in `attempts`.
-    """
+    """Return the first `limit` reports with marks above `after`, in the order of their marks."""
     report_rows: list[ReportRow] = []
     with _open(ledger, run, alive) as select:
         more = True
@@ -107,9 +89,6 @@ def _open(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
         ledger: The SQLite file.
         run: Name of the run, for messages.
         alive: Whether a controller works on the run, so that the file may change.
-
-    Raises:
-        LedgerCorrupt, LedgerUnavailable: As in `attempts`.
     """
     with _map_errors(ledger, run):
         if not ledger.exists():
@@ -135,11 +114,7 @@ def _open(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
 
 @contextlib.contextmanager
 def _map_errors(ledger: Path, run: str) -> Iterator[None]:
-    """Raise errors of SQLite and of the system, and of records that cannot be read, as errors of trialplane.
-
-    Raises:
-        LedgerCorrupt, LedgerUnavailable: As in `attempts`.
-    """
+    """Raise errors of SQLite and of the system, and of records that cannot be read, as errors of trialplane."""
     try:
         yield
     except OSError as error:

@@ -89,9 +89,9 @@ def current(ledger: LedgerView, operator: OperatorView | None = None) -> RunStat
     if status is not None:
         return status
     if operator is not None:
-        return _idle(ledger.status, operator.state, operator.reason, operator.ended)
+        return _idle(ledger.status, operator.state, reason=operator.reason, ended=operator.ended)
     if ledger.alive:  # a controller has the run's lock, but has not written its first status yet
-        return _idle(ledger.status, RunState.PENDING, STARTING, ledger.status.ended)
+        return _idle(ledger.status, RunState.PENDING, reason=STARTING, ended=ledger.status.ended)
     return ledger.status
 
 
@@ -116,7 +116,7 @@ def reported_status(ledger: LedgerView, waits: str = "") -> RunStatus | None:
     if is_cancelled or (ledger.desired is RunState.PAUSED and status.state.is_active):
         # A cancelled run has ended for good. If its controller could not write the end, its last status is the best guess.
         ended = status.ended or (status.updated if is_cancelled else None)
-        return _idle(status, ledger.desired, stop_reason(status.run, ledger.desired), ended)
+        return _idle(status, ledger.desired, reason=stop_reason(status.run, ledger.desired), ended=ended)
     return status if status.has_ended(ledger.begun) else None
 
 

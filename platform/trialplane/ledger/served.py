@@ -112,7 +112,7 @@ class Served(Storage):
         self._reserve = 0  # bytes that may be written before the namespace's bytes are counted again
         self._sampler_bytes = 0  # size of the samplers' state as last written
         self._requested_epoch = epoch
-        self._sizes = _Sizes(0, 0)
+        self._sizes = _Sizes(next_number=0, last_mark=0)  # replaced when the run is open
         super().__init__(url, run, directions, Path(os.devnull), lock_patience=locking.LOCK_PATIENCE)
 
     @property
@@ -162,7 +162,9 @@ class Served(Storage):
         # No other controller can write from now on, so these two values stay correct.
         next_number = sa.select(sa.func.coalesce(sa.func.max(attempts.c.number) + 1, 0)).where(attempts.c.run_id == self._id)
         last_mark = sa.select(sa.func.coalesce(sa.func.max(reports.c.mark), 0)).where(reports.c.run_id == self._id)
-        self._sizes = _Sizes(connection.execute(next_number).scalar_one(), connection.execute(last_mark).scalar_one())
+        self._sizes = _Sizes(
+            next_number=connection.execute(next_number).scalar_one(), last_mark=connection.execute(last_mark).scalar_one()
+        )
         return epoch
 
     def _find_run(self, connection: sa.Connection) -> None:
@@ -208,7 +210,7 @@ class Served(Storage):
             added_bytes = row_bytes + max(0, sampler_bytes - self._sampler_bytes)
             if added_bytes > self._reserve:
                 has_begun = old_size > 0 or self._sizes.is_running(growth)
-                self._reserve = self._check_budget(connection, growth, added_bytes, has_begun)
+                self._reserve = self._check_budget(connection, growth, added_bytes=added_bytes, has_begun=has_begun)
             budgets.grow(connection, self._id, row_bytes)
         # Only now is the transaction committed. `min` is for rows that were deleted, whose `added_bytes` are negative.
         self._reserve = min(self._reserve - added_bytes, budgets.AT_ONCE)
@@ -216,7 +218,7 @@ class Served(Storage):
         self._sizes.add(growth)
 
     def _check_budget(
-        self, connection: sa.Connection, growth: AttemptGrowth | ReportGrowth, added_bytes: int, has_begun: bool
+        self, connection: sa.Connection, growth: AttemptGrowth | ReportGrowth, *, added_bytes: int, has_begun: bool
     ) -> int:
         """Check the bytes of a transaction against the budget; return how many bytes may be written before the next check.
 

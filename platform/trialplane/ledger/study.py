@@ -166,7 +166,7 @@ class Storage:
         try:
             self._engine = tables.engine(url, pings=self._pings)
             self._stack.callback(self._engine.dispose)
-            self._lock(lock, lock_patience, should_give_up)
+            self._lock(lock, lock_patience, should_give_up)  # first, so that a second controller changes nothing
             with tables.map_errors(url, run):
                 tables.create_if_missing(self._engine)
                 with tables.begin_writing(self._engine) as connection:
@@ -208,7 +208,7 @@ class Storage:
             for report in reports
         ]
         growth = ReportGrowth({row["mark"]: len(row["metrics"]) for row in rows}, deleted)
-        with self._transaction(None, growth) as connection:
+        with self._transaction(sampler_state=None, growth=growth) as connection:
             if rows:
                 # RETURNING is there for speed: with it, SQLAlchemy sends all rows in one statement.
                 insert = _insert(self._engine.dialect.name, tables.reports).returning(tables.reports.c.mark)
@@ -218,12 +218,7 @@ class Storage:
                 connection.execute(sa.delete(tables.reports).where(is_deleted))
 
     def write_start(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Write an attempt that is about to start, in one transaction. Repeating it changes nothing.
-
-        Args:
-            attempt: Attempt with its request and Optuna's view of it.
-            sampler_state: State of the samplers; None if unchanged.
-        """
+        """Write an attempt that is about to start, and the samplers' state unless it is None. May be repeated."""
         texts = {"request": records.to_json(attempt.request), "optuna": json.dumps(attempt.optuna)}
         with self._transaction(sampler_state, AttemptGrowth(attempt.request.number, texts)) as connection:
             # The row exists already if an earlier try was committed, but its response was lost.
@@ -231,24 +226,15 @@ class Storage:
             connection.execute(_insert(self._engine.dialect.name, attempts), row)
 
     def write_draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Write the parameters that a running attempt has drawn so far, in one transaction. Repeating it changes nothing.
-
-        Args:
-            attempt: Attempt with its request, which has the parameters drawn so far, and Optuna's view of it.
-            sampler_state: State of the samplers; None if unchanged.
-        """
+        """Write the parameters that a running attempt has drawn so far, which are in its request, as `write_start`."""
         texts = {"request": records.to_json(attempt.request), "optuna": json.dumps(attempt.optuna)}
         with self._transaction(sampler_state, AttemptGrowth(attempt.request.number, texts)) as connection:
             connection.execute(_WRITE_DRAW, self._parameters(attempt, texts))
 
     def write_end(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Write the end of an attempt, in one transaction. Repeating it changes nothing.
+        """Write the end of an attempt, as `write_start`.
 
         An attempt ends once. Only one that was paused may end a second time, when its trial is dropped.
-
-        Args:
-            attempt: Attempt with its outcome and Optuna's view of it.
-            sampler_state: State of the samplers; None if unchanged.
 
         Raises:
             LedgerCorrupt: The attempt was never begun.
@@ -262,7 +248,7 @@ class Storage:
 
     def write_facts(self, facts: Mapping[str, Any]) -> None:
         """Write facts about the run, by column name, in one transaction."""
-        with self._transaction(None) as connection:
+        with self._transaction(sampler_state=None) as connection:
             tables.write_facts(connection, runs.c.id == self._id, facts)
 
     def read_column(self, name: str) -> Any:

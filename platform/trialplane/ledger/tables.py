@@ -152,8 +152,8 @@ def _choose_schema(_dialect: Any, _record: Any, _arguments: Any, parameters: dic
     Args:
         parameters: Parameters of the driver's `connect`, which are changed.
     """
-    chosen = _quoted(parameters.pop(locking.SCHEMA, "") or DEFAULT_SCHEMA)
-    parameters["options"] = f"{parameters.get('options', '')} -c search_path={chosen}".strip()
+    search_path = _quoted(parameters.pop(locking.SCHEMA, "") or DEFAULT_SCHEMA)
+    parameters["options"] = f"{parameters.get('options', '')} -c search_path={search_path}".strip()
 
 
 def _quoted(schema: object) -> str:
@@ -275,10 +275,10 @@ def create_if_missing(engine: Connector) -> None:
     with begin_writing(engine) as connection:
         if connection.dialect.name != "sqlite":
             # Two processes may get here at the same time. The lock makes the second one wait, and then find the tables.
-            chosen = schema(connection)
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(locking.key(chosen, "schema_version"))))
-            if chosen:
-                connection.execute(sa.schema.CreateSchema(chosen, if_not_exists=True))
+            ledger_schema = schema(connection)
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(locking.key(ledger_schema, "schema_version"))))
+            if ledger_schema:
+                connection.execute(sa.schema.CreateSchema(ledger_schema, if_not_exists=True))
         if not has_tables(connection):
             _all.create_all(connection, checkfirst=False)  # fails if another program has tables with these names
             connection.execute(sa.insert(_schema_version).values(version=reading.VERSION))
@@ -293,9 +293,9 @@ def has_tables(connection: sa.Connection) -> bool:
     if not sa.inspect(connection).has_table(_schema_version.name):
         return False
     version = connection.execute(sa.select(_schema_version.c.version)).scalar_one()
-    url, chosen = connection.engine.url, schema(connection)
-    # A connection of the pool has another schema than the pool's URL.
-    reading.check_version(version, redacted_url(in_schema(url, chosen) if chosen else url))
+    # The message names the schema of this ledger: a connection of the pool has another one than the pool's URL.
+    url, ledger_schema = connection.engine.url, schema(connection)
+    reading.check_version(version, redacted_url(in_schema(url, ledger_schema) if ledger_schema else url))
     return True
 
 
