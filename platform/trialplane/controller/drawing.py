@@ -84,10 +84,10 @@ class Drawing:
         that the point lacks.
         """
         self._build_sampler(trial)
-        # The sampler of a grid draws the enqueued points itself, see `samplers`.
+        # A grid has the enqueued points as its first ones, see `samplers`.
         is_enqueued = trial < len(self._search.enqueue) and self._search.sampler.name != "grid"
         preset_values = self._search.enqueue[trial] if is_enqueued else {}  # values that the sampler does not draw
-        if self._search.suggests:  # the job may fix parameters that the objective requests
+        if self._search.suggests:  # the objective requests its parameters, and the job may have fixed some of them
             preset_values = {**self._job.params, **preset_values}
         if is_enqueued or (self._search.suggests and preset_values):
             self._study.enqueue_trial(samplers.encode_point(self._job, preset_values))

@@ -87,7 +87,7 @@ class Flow:
                 self.in_flight += transfer.bytes
                 self._moving[transfer.unit] = transfer
                 granted.setdefault(worker, []).append(self._offered.popleft())
-        self._offered.extendleft(reversed(deferred))
+        self._offered.extendleft(reversed(deferred))  # puts them back to the front, in their order
         return {worker: tuple(transfer.unit for transfer in transfers) for worker, transfers in granted.items()}
 
     def withdraw(self, worker: int) -> list[int]:

@@ -41,7 +41,7 @@ class Following:
             if previous.answered_by:  # the user has the failure of the earlier run tried again
                 self._positions.pop(_key(request), None)
             return
-        if self._next == len(self._attempts):
+        if self._next == len(self._attempts):  # the study is not followed any further
             return
         expected, segment = self._attempts[self._next], request.segment or Segment()
         is_same = (request.trial, request.seed, segment.rung, segment.done) == (
@@ -85,12 +85,12 @@ class Following:
         Args:
             is_stuck: Whether nothing starts before one of the held attempts has ended.
         """
-        in_order = sorted(self._held, key=self._end_time)
-        if self._next < len(self._attempts):
+        due = in_order = sorted(self._held, key=self._end_time)
+        if self._next < len(self._attempts):  # the study is still followed
             due = [position for position in self._attempts[self._next].ended_before if position in self._held]
-        else:
-            due = in_order
-        for position in due or in_order[:is_stuck]:
+        if not due and is_stuck:
+            due = in_order[:1]
+        for position in due:
             yield self._held.pop(position)
 
     def _end_time(self, position: int) -> tuple[float, int]:

@@ -44,7 +44,7 @@ class Hours:
 
     def start(self, attempt: int, now: float) -> None:
         """Record the start of an attempt."""
-        self._running[attempt] = _Start(now, self._worker_seconds_at(now))
+        self._running[attempt] = _Start(time=now, worker_seconds=self._worker_seconds_at(now))
 
     def end(self, attempt: int, now: float) -> float | None:
         """Record the end of a running attempt.
@@ -56,7 +56,7 @@ class Hours:
         if start is None:
             return None
         seconds = now - start.time
-        if seconds <= 0:
+        if seconds <= 0:  # the clock was set back, or the attempt took no time
             return float(self.workers)
         return (self._worker_seconds_at(now) - start.worker_seconds) / seconds
 
@@ -67,13 +67,13 @@ class Hours:
             seconds: Its duration.
             workers: Mean number of its workers.
         """
-        self._ended += Busy(seconds, seconds * workers)
+        self._ended += Busy(seconds=seconds, worker_seconds=seconds * workers)
 
     def total(self, now: float) -> Busy:
         """Return the time of all attempts, including those that run."""
         worker_seconds, total = self._worker_seconds_at(now), self._ended
         for start in self._running.values():
-            total += Busy(max(0.0, now - start.time), max(0.0, worker_seconds - start.worker_seconds))
+            total += Busy(seconds=max(0.0, now - start.time), worker_seconds=max(0.0, worker_seconds - start.worker_seconds))
         return total
 
     def _worker_seconds_at(self, now: float) -> float:

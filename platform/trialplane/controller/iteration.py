@@ -369,7 +369,7 @@ class Iteration:
             nodes: Node of each ready slot, by slot.
         """
         now = time.monotonic()
-        workers = {**{slot: WorkerSlot(slot) for slot in nodes}, **self.workers}
+        workers = {slot: WorkerSlot(slot) for slot in nodes} | self.workers
         return tuple(
             worker.status(
                 now,

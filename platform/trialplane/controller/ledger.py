@@ -837,6 +837,7 @@ class Ledger:
     def _losses(self, outcome: TrialOutcome) -> tuple[float, ...]:
         """Return the losses (smaller is better) by which trials are compared at a rung; the worst for a missing value."""
         objectives = self.job.objectives
+        # With one objective, the pruner may name another metric by which trials are compared.
         compared = (self._search.watched_objective(objectives[0]),) if self.job.watched_metric else objectives
         losses: list[float] = []
         for objective in compared:

@@ -1,4 +1,4 @@
-"""What a study takes over from earlier trials: their results, the ends of their attempts, and checkpoints to start from.
+"""Takes over results, ends of attempts, and checkpoints to start from, from earlier trials.
 
 With `reuse` the earlier trials are of another run, and with `duplicates: answer` of this one. An attempt that takes over an
 end is not run: it is answered.

@@ -146,9 +146,8 @@ class Session:
         self._submission: dict[str, Any] = json.loads(run.submission.read_text())
         self._previous_status = _read_status(run)  # of an earlier controller; read before it is overwritten
         self._loop: loop.Loop | None = None
-        self._notifier = Notifier(
-            rules=(), secrets=None, last_status=None
-        )  # sends nothing; replaced once the ledger is open
+        # Sends nothing. It is replaced once the ledger is open.
+        self._notifier = Notifier(rules=(), secrets=None, last_status=None)
         self._has_joined = False  # whether this process has joined the Ray of a cluster
         self._begun = float(self._submission.get(labels.BEGUN, 0.0))  # last start by the operator's clock; 0.0 without one
         self._initial_status = RunStatus(

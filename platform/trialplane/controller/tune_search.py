@@ -158,7 +158,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
                 return
             # In a replay, this searcher may suggest other parameters than that of the earlier controller, which the trial
             # has. So its suggestion ends as an error, and the trial is added as another point.
-            self._complete(trial, None)
+            self._complete(trial, value=None)
         if value is not None:
             self._add(trial, value)
 

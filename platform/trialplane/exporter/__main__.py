@@ -70,7 +70,7 @@ class _Input:
     def read_first(self) -> bytes | None:
         """Wait for the first message, remove and return it; return None if stdin is closed before it arrives."""
         while not self.messages and not self.is_closed:
-            self._read(60.0)
+            self._read(timeout=60.0)  # returns as soon as data arrive
         return self.messages.pop(0) if self.messages else None
 
     def _read(self, timeout: float) -> None:

@@ -468,7 +468,8 @@ class Exporter:
     def _find_run(self, series: int) -> str:
         """Return the id of the run of a series in MLflow, created by an earlier exporter or the trial; "" if there is none.
 
-        Runs of earlier exporters are searched once. Trials create runs at any time, so these are searched repeatedly.
+        Runs of earlier exporters are searched once. Trials create runs at any time, so these are searched repeatedly. The
+        caller records the run in `_runs`.
         """
         if self._earlier_runs is None or time.monotonic() > self._last_search + _SEARCH_INTERVAL:
             self._search_runs()

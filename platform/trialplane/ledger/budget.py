@@ -167,5 +167,5 @@ def _code_bytes() -> sa.Select[Any]:
 
 
 def _text_columns(table: sa.Table) -> list[sa.Column[str]]:
-    """Return the columns of a table that hold texts."""
+    """Return the columns of a table that hold texts, for a SQL expression that adds up their bytes."""
     return [column for column in table.columns if isinstance(column.type, sa.Text)]
