@@ -294,9 +294,6 @@ class AlikeFailures:
 
         These are the attempt `certain` alone, or else the first `limit` attempts that failed alike. While an attempt runs
         that started before the last of those, the study continues, as this attempt may still succeed.
-
-        Args:
-            running: Requests of the running attempts.
         """
         if self._limit is None:  # the check is disabled, or a trial has succeeded
             return ()

@@ -107,11 +107,6 @@ class Drawing:
         A trial may not run if `duplicates` is redraw and an earlier trial has the same parameters, or if `avoid_oom`
         predicts that it would be out of memory. After `_REDRAWS` attempts the space probably has no other point, and the
         trial keeps the parameters that were drawn last.
-
-        Args:
-            trial: Number of the trial.
-            optuna_trial: The trial in Optuna's memory.
-            sampled: Its parameters.
         """
         jobs_sampler = self._study.sampler
         avoided_count = 0  # points that would be out of memory

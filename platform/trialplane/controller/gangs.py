@@ -235,11 +235,7 @@ class GangPool:
                 self._free_slots.append(member)
 
     def _take_node_event(self, event: SlotTrial) -> Iterator[SlotTrial]:
-        """Record an event of a node; yield the events of the trial that follow from it: its messages, and its end.
-
-        Log lines of all nodes are messages of the trial, but reports are only those of node 0. The trial ends after its last
-        node.
-        """
+        """Record an event of a node; yield the trial's events that follow: its messages, and its end after the last node."""
         gang = self._gang_of[event.slot]
         node, request = gang.members.index(event.slot), gang.request
         assert request is not None
@@ -247,16 +243,9 @@ class GangPool:
             del self._gang_of[event.slot]
             gang.is_broken = True
         gang.to_answer = node if event.outcome is None else None
-        trial_messages: list[LogGrown | TrialReport | Confirm] = []
-        for message in event.messages:
-            if isinstance(message, (LogGrown, Confirm)):
-                trial_messages.append(message)
-            elif isinstance(message, TrialReport) and node == 0:
-                trial_messages.append(self._add_times(gang, message))
-            elif isinstance(message, TrialReport):  # of another node: only the times of its ranks count
-                gang.times |= ranks.as_metrics(ranks.seconds(message.metrics))
+        trial_messages = self._take_node_messages(gang, node, event)
         if event.outcome is None or trial_messages:  # a node that runs waits for an answer, also without messages
-            yield SlotTrial(slot=gang.index, request=request, messages=tuple(trial_messages))
+            yield SlotTrial(slot=gang.index, request=request, messages=trial_messages)
         if event.outcome is None:
             return
         gang.running.discard(node)
@@ -266,6 +255,21 @@ class GangPool:
         self._schedule_kills(gang, event)
         if not gang.running:
             yield self._end_trial(gang, request)
+
+    def _take_node_messages(self, gang: _Gang, node: int, event: SlotTrial) -> tuple[LogGrown | TrialReport | Confirm, ...]:
+        """Return the messages of a node that count for the trial: of all nodes log lines, but reports only of node 0.
+
+        Of a report of another node, the times of its ranks are kept for the next report of node 0.
+        """
+        trial_messages: list[LogGrown | TrialReport | Confirm] = []
+        for message in event.messages:
+            if isinstance(message, (LogGrown, Confirm)):
+                trial_messages.append(message)
+            elif isinstance(message, TrialReport) and node == 0:
+                trial_messages.append(self._add_times(gang, message))
+            elif isinstance(message, TrialReport):
+                gang.times |= ranks.as_metrics(ranks.seconds(message.metrics))
+        return tuple(trial_messages)
 
     def _add_times(self, gang: _Gang, report: TrialReport) -> TrialReport:
         """Return a report of node 0 with the times of the other nodes' ranks that have arrived since the one before."""

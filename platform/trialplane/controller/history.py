@@ -371,10 +371,6 @@ class History(optuna.storages.InMemoryStorage):
 
         Feasible trials are better than others. They are ranked by non-dominated front, and in the front that does not fit
         as a whole by crowding distance.
-
-        Args:
-            trials: All trials, by number.
-            bound: Bound of the sampler.
         """
         best: list[int] = []
         feasible = np.array(sorted(self._losses), dtype=int)

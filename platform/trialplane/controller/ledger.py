@@ -304,10 +304,6 @@ class Ledger:
 
         The parameter is written to the database before it is answered, so a retry always gets the same value.
 
-        Args:
-            number: Number of the attempt.
-            parameter: Requested parameter.
-
         Raises:
             LedgerError: The database cannot be written.
         """
@@ -732,18 +728,24 @@ class Ledger:
             directions=tuple(objective.direction for objective in self.job.objectives) if self._search.suggests else (),
             segment=segment,
         )
-        if (beginning := self.reuse.beginning(request)) is not None:
-            start = Parent(beginning.trial, step=-1, digest=beginning.digest)  # -1 until a report says the step
-            if retry_of is not None:
-                start = retry_of.start or start  # with the step from which the trial has begun
-            if segment is not None:
-                segment = dataclasses.replace(segment, offset=beginning.offset)
-            # The trial continues the earlier one, so it has its seed, too: code may split its data by the seed.
-            request = dataclasses.replace(request, seed=beginning.seed, resume=beginning.run, start=start, segment=segment)
+        request = self._with_beginning(request, retry_of)
         # Only drawn parameters are written to the database, as the job has the fixed ones.
         self._attempts[request.number] = Attempt(dataclasses.replace(request, params=sampled))
         self.drawing.add_point(sampled)
         return _RunningAttempt(request, optuna_trial)
+
+    def _with_beginning(self, request: TrialRequest, retry_of: TrialRequest | None) -> TrialRequest:
+        """Let a request start from a checkpoint of an earlier run if `reuse` has one; return the request."""
+        beginning, segment = self.reuse.beginning(request), request.segment
+        if beginning is None:
+            return request
+        start = Parent(beginning.trial, step=-1, digest=beginning.digest)  # -1 until the first report says the step
+        if retry_of is not None:
+            start = retry_of.start or start  # with the step from which the trial has begun
+        if segment is not None:
+            segment = dataclasses.replace(segment, offset=beginning.offset)
+        # The trial continues the earlier one, so it has its seed, too: code may split its data by the seed.
+        return dataclasses.replace(request, seed=beginning.seed, resume=beginning.run, start=start, segment=segment)
 
     def _job_start(self) -> Parent | None:
         """Return the checkpoint from which the job says that each trial starts, by its field `start`; None without one."""
@@ -1033,12 +1035,7 @@ class Ledger:
             ) from error
 
     def _record_loss(self, request: TrialRequest, reports: list[ReportRow]) -> None:
-        """Record an attempt that an earlier controller left running as lost.
-
-        Args:
-            request: Request of the attempt.
-            reports: Its reports.
-        """
+        """Record an attempt that an earlier controller left running as lost."""
         optuna_trial = optuna.trial.Trial(self._study, self._trial_id(request.trial))
         self._running[request.number] = attempt = _RunningAttempt(request, optuna_trial)
         self.counts.running += 1

@@ -175,10 +175,10 @@ class Loop:
                 self._is_full = True  # running attempts continue, as the ledger still takes their results
                 self._warn(f"no further trial is started: {error}")
                 return answered_count
-            if request is None and (ended := self._end_answered(_MOST_ANSWERED - answered_count, is_stuck=True)):
-                answered_count += ended  # an end may have made another start possible, so ask again
-                continue
             if request is None:
+                if ended_count := self._end_answered(_MOST_ANSWERED - answered_count, is_stuck=True):
+                    answered_count += ended_count  # an end may have made another start possible, so ask again
+                    continue
                 # Paused trials may still continue after another one has ended. Slots are kept for them if many may at once.
                 promotion = self._ledger.promotion
                 needs_one_slot = isinstance(promotion, Promotion) and promotion.continues_one_by_one

@@ -162,12 +162,7 @@ class Pool(Protocol):
         """
 
     def stop(self, slot: int, message: str) -> None:
-        """Let the attempt in a slot save itself and end, within `SlotConfig.grace`; its outcome comes as an event.
-
-        Args:
-            slot: Number of the slot.
-            message: Message in the outcome.
-        """
+        """Let the attempt in a slot save itself and end, within `SlotConfig.grace`; its outcome has the message."""
 
     def running(self) -> dict[int, TrialRequest]:
         """Return the attempt in each slot that has one, by slot."""

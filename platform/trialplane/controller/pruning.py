@@ -137,10 +137,6 @@ class Pruning:
         """Return the attempt that a retry continues, given the step of the retry's first report; None if it starts over.
 
         The attempt is returned only once: for later reports of the retry the result is None.
-
-        Args:
-            trial_id: Id of the trial in memory.
-            step: Step of the report.
         """
         previous = self._replaced.pop(trial_id, None)
         if previous is None:

@@ -96,13 +96,7 @@ class Reuse:
             yield request, _answered(outcome, attempt.run, attempt.trial), attempt.reports
 
     def record_end(self, request: TrialRequest, sampled: Mapping[str, Any], outcome: TrialOutcome) -> None:
-        """Record the end of an attempt. With `duplicates: answer`, later trials with its parameters take over its result.
-
-        Args:
-            request: Request of the attempt.
-            sampled: Its drawn parameters.
-            outcome: Its outcome.
-        """
+        """Record the end of an attempt. With `duplicates: answer`, later trials with its parameters take over its result."""
         if outcome.answered_by:
             self._answered.add(request.trial)
         else:
@@ -133,33 +127,36 @@ class Reuse:
     def beginning(self, request: TrialRequest) -> Beginning | None:
         """Return the checkpoint of an earlier run from which an attempt starts; None if it starts otherwise.
 
-        A trial with rungs needs the seed of the earlier one, as it may have begun in this run. An attempt that continues a
-        checkpoint of this run does not start from it, nor does one that ends at a rung before the checkpoint.
+        An attempt that continues a checkpoint of this run does not start from it, nor does one that ends at an earlier rung.
         """
         beginning, segment = self._equal_beginning(request), request.segment
         if beginning is None or segment is None:
             return beginning
+        continues_own = segment.parent is not None
         is_before_rung = not segment.rung or beginning.step + beginning.offset < segment.rung
-        return beginning if segment.parent is None and is_before_rung else None
+        return beginning if is_before_rung and not continues_own else None
 
     def _equal_beginning(self, request: TrialRequest) -> Beginning | None:
-        """Return the checkpoint of an earlier trial that is equal up to it, wherever its step lies; None without one."""
+        """Return the checkpoint of an earlier trial that was trained in the same way, at whatever step; None without one."""
         if not self._beginnings:
             return None
         return self._beginnings.get(self._beginning_key({**self._job.params, **request.params}, request.seed))
 
     def _beginning_key(self, params: Mapping[str, Any], seed: int) -> tuple[str, int | None]:
-        """Return the key in `_beginnings` of a trial with these parameters and this seed."""
+        """Return the key in `_beginnings` of a trial with these parameters and this seed.
+
+        With promotion the seed counts, because the trial may have trained its first segments in this run, with its own seed.
+        """
         return earlier.key(params), seed if self._is_promoted else None
 
     def add_beginning(self, request: TrialRequest, outcome: TrialOutcome) -> TrialOutcome:
         """Return an outcome that says from which checkpoint of an earlier run its trial has begun, if from any.
 
-        Its fields `begun_from` and `spared_steps` say that, and its message unless it failed.
+        The fields `begun_from` and `spared_steps` say that, and the message does unless the attempt failed.
         """
         beginning, start = self.beginning(request), request.start
         message = outcome.message
-        if beginning is None or start is None or start.step < 0:
+        if beginning is None or start is None or start.step < 0:  # it has started at step 0, see `Parent`
             if outcome.failure is None and not outcome.answered_by:
                 message = "; ".join(filter(None, (message, self._reason_to_begin_anew(request))))
             return dataclasses.replace(outcome, begun_from="", spared_steps=0, message=message)
@@ -173,21 +170,24 @@ class Reuse:
             message=message,
         )
 
+    def _last_pause(self, request: TrialRequest) -> TrialOutcome | None:
+        """Return the outcome with which the trial was paused before an attempt; None if it was not."""
+        number = request.retry_of
+        while number is not None:
+            attempt = self._attempts[number]
+            if attempt.outcome is not None and attempt.outcome.state is TrialState.PAUSED:
+                return attempt.outcome
+            number = attempt.request.retry_of  # the attempt has failed, and itself repeats or continues this one
+        return None
+
     def _reason_to_begin_anew(self, request: TrialRequest) -> str:
         """Return why an attempt at a trial whose pause an earlier run has answered starts at step 0; "" if it does not."""
-        number = request.retry_of
-        while number is not None:  # skips the failed attempts that it repeats
-            previous, outcome = self._attempts[number].request, self._attempts[number].outcome
-            if outcome is not None and outcome.state is TrialState.PAUSED:
-                break
-            number = previous.retry_of
-        else:
-            return ""
-        if request.segment is None or not outcome.answered_by or self.beginning(request) is not None:
+        pause = self._last_pause(request)
+        if pause is None or not pause.answered_by or request.segment is None or self.beginning(request) is not None:
             return ""
         beginning = self._equal_beginning(request)
         if beginning is None:
-            run, _, trial = outcome.answered_by.rpartition(":")
+            run, _, trial = pause.answered_by.rpartition(":")
             return f"trained from step 0, because {run} has no checkpoint of trial {trial} any more"
         return (
             f"trained from step 0, because the checkpoint of trial {beginning.trial} of {beginning.run} is at or beyond the "

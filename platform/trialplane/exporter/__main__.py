@@ -55,12 +55,7 @@ class _Input:
         self._partial_line = bytearray()
 
     def wait(self, shortest: float, longest: float) -> None:
-        """Wait until a message arrives or stdin is closed. After the shortest wait, an empty line ends the wait too.
-
-        Args:
-            shortest: Shortest wait in seconds.
-            longest: Longest wait in seconds.
-        """
+        """Wait at most `longest` seconds for a message or the end of stdin. After `shortest`, an empty line ends it, too."""
         start = time.monotonic()
         while (remaining := start + shortest - time.monotonic()) > 0 and not self.messages and not self.is_closed:
             self._read(remaining)

@@ -76,13 +76,7 @@ class Batch:
     artifacts: list[Artifact] = dataclasses.field(default_factory=list)
 
     def add_metrics(self, values: Mapping[str, float], moment: float, step: int) -> None:
-        """Add the values of one step in the order of their names; if two names have the same key, the last one counts.
-
-        Args:
-            values: Values by name.
-            moment: Time in seconds since the epoch.
-            step: Step.
-        """
+        """Add the values of a step, at a time in seconds since the epoch. Of names with the same key, the last one counts."""
         by_key = {key_of(name): float(value) for name, value in sorted(values.items())}
         step = max(-MAX_STEP, min(step, MAX_STEP))
         timestamp = milliseconds(moment)

@@ -58,12 +58,7 @@ class Ends:
 
 
 def parent_start(job: Job, submission: Mapping[str, Any]) -> Batch:
-    """Return the tags and parameters of the parent run at its start.
-
-    Args:
-        job: Job of the run.
-        submission: Facts of the run's submission.
-    """
+    """Return the tags and parameters of the parent run at its start."""
     batch = Batch()
     batch.add_tags(
         {
@@ -109,12 +104,6 @@ def attempt_start(job: Job, request: TrialRequest, submission: Mapping[str, Any]
 
     While a trial runs, its parameters are only tags. They become MLflow's parameters after its end, because MLflow never
     changes a parameter: the job itself may still log one with the same name and another value, and would fail then.
-
-    Args:
-        job: Job of the run.
-        request: Request of the attempt.
-        submission: Facts of the run's submission.
-        parent_id: Id of the parent run.
     """
     batch = Batch()
     batch.add_tags(

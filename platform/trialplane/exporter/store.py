@@ -33,9 +33,6 @@ _PATIENCE = 60.0  # seconds without a change, after which an incomplete database
 def ensure(uri: str) -> None:
     """Create the database of a tracking URI, if it is a file that is missing; see `create`.
 
-    Args:
-        uri: Tracking URI of MLflow.
-
     Raises:
         Exception: The database cannot be created.
     """
@@ -48,9 +45,6 @@ def create(file: Path) -> None:
     """Create a database of MLflow, unless it exists. If another process creates it, wait for that process instead.
 
     A trial's own MLflow may create it in place. If that is killed, the incomplete database is renamed and replaced.
-
-    Args:
-        file: Path of the database.
 
     Raises:
         Exception: The database cannot be created.

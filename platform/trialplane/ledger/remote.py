@@ -158,12 +158,33 @@ class Reader:
             _ConnectionUnusable: The connection broke or was refused, and is closed now.
             LedgerError: The gateway refuses the request, or its answer cannot be understood.
         """
-        connection = self._connection
-        assert connection is not None
         body = ledger.encode(request)
         if len(body) > ledger.MAX_BYTES:
             size = f"{len(body)} bytes, and the gateway takes {ledger.MAX_BYTES}"
             raise errors.LedgerRefused(f"a record of {self._run} is too large for its ledger: {size}")
+        status, data = self._post(body)
+        if status != http.HTTPStatus.OK:
+            failure = self._response_error(status, data)
+            if isinstance(failure, _ConnectionUnusable):
+                self._disconnect()
+            raise failure
+        try:
+            answer = ledger.decode(data, ledger.ANSWER)
+        except errors.MessageError as error:
+            raise errors.LedgerError(f"the gateway {self._address} cannot be understood: {error}") from error
+        if not isinstance(answer, answer_type):
+            raise errors.LedgerError(f"the gateway {self._address} answers {type(request).__name__} with something else")
+        return answer
+
+    def _post(self, body: bytes) -> tuple[int, bytes]:
+        """Send bytes over the open connection; return the status and the body of the response.
+
+        Raises:
+            _ConnectionUnusable: The connection broke, and is closed now.
+            LedgerError: The response is too large.
+        """
+        connection = self._connection
+        assert connection is not None
         try:
             connection.request("POST", self._path, body, self._headers)
             response = connection.getresponse()
@@ -179,28 +200,13 @@ class Reader:
             raise _ConnectionUnusable("the answer was cut off")
         if response.will_close:
             self._disconnect()
-        if response.status != http.HTTPStatus.OK:
-            failure = self._response_error(response.status, data)
-            if isinstance(failure, _ConnectionUnusable):
-                self._disconnect()
-            raise failure
-        try:
-            answer = ledger.decode(data, ledger.ANSWER)
-        except errors.MessageError as error:
-            raise errors.LedgerError(f"the gateway {self._address} cannot be understood: {error}") from error
-        if not isinstance(answer, answer_type):
-            raise errors.LedgerError(f"the gateway {self._address} answers {type(request).__name__} with something else")
-        return answer
+        return response.status, data
 
     def _response_error(self, status: int, data: bytes) -> Exception:
         """Return the error for a response whose status is not 200.
 
         The code in the body determines the error. A response without the code that belongs to its status does not come from
         the gateway, but from a proxy in front of it, so the gateway counts as unavailable.
-
-        Args:
-            status: HTTP status.
-            data: Body of the response.
         """
         try:
             body = json.loads(data)

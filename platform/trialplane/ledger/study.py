@@ -265,10 +265,6 @@ class Storage:
         """Return whether a write is the second end of an attempt: it is paused in the ledger, and pruned now.
 
         Its trial is then dropped: it will not continue.
-
-        Args:
-            connection: Connection of the transaction.
-            attempt: Attempt with its new outcome.
         """
         if attempt.outcome is None or attempt.outcome.state is not TrialState.PRUNED:
             return False
@@ -380,9 +376,6 @@ class Storage:
 
         `AdvisoryLock` calls this while it waits for the lock on a new connection. After a connection broke, and before the
         next one has the lock, another controller may have opened the run.
-
-        Args:
-            cursor: Open cursor of the new connection.
         """
         if self._epoch is None:
             return None

@@ -368,10 +368,6 @@ def redacted_url(url: sa.URL | str) -> str:
 def map_errors(url: str, run: str) -> Iterator[None]:
     """Raise the errors of a database as errors of trialplane.
 
-    Args:
-        url: URL of the database, for messages.
-        run: Name of the run, for messages.
-
     Raises:
         LedgerCorrupt: The database is damaged or is not a ledger.
         LedgerUnavailable: The database is unavailable, or the disk is full.

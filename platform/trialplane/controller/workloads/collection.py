@@ -252,13 +252,7 @@ class CollectionWorkload(Workload):
             iteration.publish(weights=None, store_bytes=self._stores.smallest_bytes())
 
     def _end_iteration(self, iteration: Iteration, event: SlotTrial, learner_outcome: TrialOutcome) -> SlotTrial:
-        """End the iteration whose learner has ended, and its workers; return the event of the iteration's end.
-
-        Args:
-            iteration: The iteration.
-            event: Event of the learner's end.
-            learner_outcome: Outcome in this event.
-        """
+        """End the iteration whose learner has ended, and its workers; return the event of the iteration's end."""
         iteration.check_spilling(self._stores.spilled_bytes, at_once=True)
         self._iteration = None
         iteration.close()
