@@ -190,7 +190,7 @@ def test_a_damaged_store_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 
 def test_on_one_machine_three_failures_are_too_many() -> None:
-    failures = StartFailures(3, 0.0)
+    failures = StartFailures(0.0)
     assert [failures.record_failure(0.0) for _ in range(3)] == [False, False, True]
     assert failures.pause == 0.0
     failures.record_success()
@@ -198,7 +198,7 @@ def test_on_one_machine_three_failures_are_too_many() -> None:
 
 
 def test_in_a_cluster_drained_pods_are_not_the_end() -> None:
-    failures = StartFailures(3, 600.0)
+    failures = StartFailures(600.0)
     assert not any(failures.record_failure(float(second)) for second in range(0, 590, 10))
     assert failures.pause == 30.0
     failures.record_success()

@@ -88,7 +88,7 @@ class Counts:
 
     def add_end(self, trial: int, outcome: TrialOutcome) -> None:
         """Count the end of an attempt."""
-        if self._is_progress(trial, outcome.step):
+        if self._is_progress(trial, outcome.step):  # so its retries count from 0 again
             self._furthest[trial] = outcome.step
             self._retries[trial].clear()
         if outcome.failure is not None:

@@ -145,7 +145,7 @@ class Drawing:
         sampler_redraws = _GP_REDRAWS if self._search.sampler.name == "gp" else _SAMPLER_REDRAWS
         if redraw < sampler_redraws and samplers.is_rebuilt(jobs_sampler):
             return samplers.build_sampler(self._job, trial, self._code, seed_salt=redraw + 1, earlier=self._earlier)
-        seed = samplers.derived_seed(samplers.derived_seed(self._job.seed, trial), redraw)
+        seed = samplers.derived_seed(samplers.derived_seed(self._job.seed, trial), redraw)  # of the trial and the redraw
         return optuna.samplers.RandomSampler(seed=seed)
 
     @property

@@ -360,9 +360,9 @@ class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
 
     def __init__(self, listener: socket.socket) -> None:
         super().__init__(("localhost", 0), _Handler, bind_and_activate=False)
-        self.socket.close()
+        self.socket.close()  # of the base class, which would listen at a port
         self.socket = listener
-        self.server_name, self.server_port = "localhost", 80
+        self.server_name, self.server_port = "localhost", 80  # `setup_environ` needs them
         self.setup_environ()
 
     def get_request(self) -> tuple[socket.socket, tuple[str, int]]:

@@ -151,7 +151,6 @@ class History(optuna.storages.InMemoryStorage):
         self._suggests = job.search.suggests
         # Optuna's attributes of a trial that violates all constraints
         self._violations = {f"constraints:{constraint.metric}": math.inf for constraint in job.search.constraints}
-        # Factor of each objective's value that makes smaller ones better.
         self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in self.directions]
         # Whether a sampler that learns only from complete trials gets paused ones as complete. Of constraints and of several
         # objectives, trials have values only at their end.
@@ -223,7 +222,7 @@ class History(optuna.storages.InMemoryStorage):
         if number in self._hidden:
             return
         if trial.state == OptunaState.COMPLETE and not points.violation(trial):
-            self._losses[number] = [sign * value for sign, value in zip(self._signs, trial.values, strict=True)]
+            self._losses[number] = self._loss(trial)
         elif trial.state == OptunaState.COMPLETE or (trial.state == OptunaState.PRUNED and self._learns_from_pruned):
             self._sort_keys[number] = self._sort_key(trial)
 
@@ -351,6 +350,10 @@ class History(optuna.storages.InMemoryStorage):
             trial.values = [sign * loss for sign, loss in zip(self._signs, worst_losses, strict=True)]
             trial.system_attrs = {**trial.system_attrs, **dict.fromkeys(self._violations, 1.0)}
         return worst
+
+    def _loss(self, trial: FrozenTrial) -> list[float]:
+        """Return the losses of a trial: the values of its objectives, negated where larger is better."""
+        return [sign * value for sign, value in zip(self._signs, trial.values, strict=True)]
 
     def _sort_key(self, trial: FrozenTrial) -> tuple[float, ...]:
         """Return the key by which trials that are not feasible or were pruned are sorted, the best first, as TPE does.

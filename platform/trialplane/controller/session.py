@@ -184,7 +184,7 @@ class Session:
         run, setting = self._run, self._setting
         uri = tracking_uri(run, is_gateway=bool(setting.mlflow_token))
         with contextlib.ExitStack() as stack:
-            board = StatusBoard(run, setting.status, self._record_status, setting.key)
+            board = StatusBoard(run, address=setting.status, record=self._record_status, key=setting.key)
             stack.callback(board.close)
             self._ledger = stack.enter_context(self._open_ledger(board))
             if (recorded := self._ledger.status) is not None:
@@ -195,7 +195,8 @@ class Session:
                 # The status in the database may be newer than that in the folder. The seconds worked only grow.
                 worked = max(self._initial_status.worked, recorded.worked)
                 self._initial_status = dataclasses.replace(self._initial_status, worked=worked)
-            self._notifier = Notifier(self._job.notify, setting.secrets, recorded or self._previous_status)
+            last_status = recorded or self._previous_status
+            self._notifier = Notifier(self._job.notify, setting.secrets, last_status=last_status)
             stack.callback(self._notifier.close)
             board.listener = self._notifier.show
             try:

@@ -43,16 +43,15 @@ class StartFailures:
     """Consecutive failures to start, of one slot or of all slots together.
 
     Args:
-        limit: Number of failures that are too many.
-        seconds: Time that must also have passed since the first failure. In a cluster this is long, because the failures of
-            a few pods on a drained node say nothing about other pods. On one machine it is 0.
+        seconds: Time that must have passed since the first failure, before `MAX_START_FAILURES` are too many. In a cluster
+            this is long, because the failures of a few pods on a drained node say nothing about other pods. On one machine
+            it is 0.
 
     Attributes:
         count: Number of consecutive failures.
     """
 
-    def __init__(self, limit: int, seconds: float) -> None:
-        self._limit = limit
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.count = 0
         self._first_time = 0.0  # of the first failure
@@ -66,7 +65,7 @@ class StartFailures:
         if not self.count:
             self._first_time = now
         self.count += 1
-        return self.count >= self._limit and now - self._first_time >= self._seconds
+        return self.count >= MAX_START_FAILURES and now - self._first_time >= self._seconds
 
     @property
     def pause(self) -> float:
@@ -172,7 +171,7 @@ class SlotPool:
         self._pending: dict[Any, _SlotState] = {}  # reference to an answer → the slot that will send it
         self._states: dict[int, _SlotState] = {}
         self._serials = itertools.count()
-        self._failures = StartFailures(MAX_START_FAILURES, patience)
+        self._failures = StartFailures(patience)
         self._generation = 0  # number of actors started so far, for their names
         self.resize(size)
 
@@ -246,7 +245,7 @@ class SlotPool:
                 state.is_leaving = False
         while self.size < size:
             index = next(number for number in itertools.count() if number not in self._states)
-            self._states[index] = _SlotState(index, StartFailures(MAX_START_FAILURES, self._patience))
+            self._states[index] = _SlotState(index, StartFailures(self._patience))
             self._start_actor(self._states[index])
 
     def start(self, slot: int, request: TrialRequest, weights: Any = None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import optuna
@@ -33,13 +33,12 @@ class TuneSampler(optuna.samplers.BaseSampler):
     Args:
         job: Job that defines the space and one objective.
         cls: Class of the searcher.
-        history: Trials of earlier studies, which are added to the searcher first.
 
     Raises:
         InputError: The class is not a searcher, or refuses its arguments or the space.
     """
 
-    def __init__(self, job: Job, cls: Callable[..., Any], history: Sequence[FrozenTrial] = ()) -> None:
+    def __init__(self, job: Job, cls: Callable[..., Any]) -> None:
         self._name = job.search.sampler.class_path
         self._objective = job.objectives[0]
         self._parameters = job.search.parameters
@@ -51,9 +50,6 @@ class TuneSampler(optuna.samplers.BaseSampler):
         self._values: list[float] = []  # values of the trials that the searcher was told
         self._space = {name: points.distribution(parameter) for name, parameter in self._parameters.items()}
         self._searcher = self._build_searcher(cls, job)
-        for trial in history:
-            if trial.state == OptunaState.COMPLETE and not points.violation(trial):
-                self._add(trial, trial.values[0])
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial

@@ -76,7 +76,7 @@ class Batch:
     artifacts: list[Artifact] = dataclasses.field(default_factory=list)
 
     def add_metrics(self, values: Mapping[str, float], moment: float, step: int) -> None:
-        """Add the values of a step, at a time in seconds since the epoch. Of names with the same key, the last one counts."""
+        """Add the values of a step, at a time in seconds since the epoch. Of names with equal keys, the last one counts."""
         by_key = {key_of(name): float(value) for name, value in sorted(values.items())}
         step = max(-MAX_STEP, min(step, MAX_STEP))
         timestamp = milliseconds(moment)

@@ -554,7 +554,7 @@ class Exporter:
         return True
 
     def _make_children(self) -> None:
-        """Make all runs that trials' processes and their programs have created children of their trials' runs."""
+        """Make runs that trials' processes and their programs have created children of the runs of their attempts."""
         strays = self._search(f"tags.`{labels.LOGGED_BY}` != ''") + self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'")
         if not strays:
             return

@@ -221,10 +221,10 @@ class CollectionWorkload(Workload):
     def _take_learner_event(self, event: SlotEvent) -> Iterator[SlotEvent]:
         """Act on an event of the learner's slot, and yield it with only those of its messages that concern the loop."""
         if isinstance(event, SlotReady):
-            self._resize_workers(self._size)
+            self._resize_workers(self._size)  # workers may have made room for the learner's pod, see `_end_iteration`
             yield event
             return
-        if event.outcome is None:
+        if event.outcome is None:  # the process goes on, and waits for an answer
             self._learner.answer(event.slot)
         iteration = self._iteration_of(event.request)
         if iteration is None:  # the event is that of an earlier attempt
@@ -387,7 +387,8 @@ class CollectionWorkload(Workload):
         While the iteration is ending, nothing new is produced, but stored results are still fed to the learner.
         """
         if not iteration.is_ending:
-            failure = iteration.find_failure(self._warm_nodes.keys(), self._workers.slots - self._workers.leaving)
+            remaining_slots = self._workers.slots - self._workers.leaving
+            failure = iteration.find_failure(warm=self._warm_nodes.keys(), expected=remaining_slots)
             if failure is not None:
                 self._fail(iteration, failure)
         if iteration.failure is not None or not iteration.is_published:

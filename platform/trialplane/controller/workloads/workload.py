@@ -151,7 +151,7 @@ class Workload(abc.ABC):
         return self._ledger.job.trials - self._ledger.counts.ended
 
     def send_files(self, may_continue: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
-        """Send the files that the job keeps of its trials to MLflow, after they have ended.
+        """Send the files that the job keeps of its trials to MLflow, after they have ended. Only a study keeps any.
 
         Args:
             may_continue: Returns whether the user lets the run continue.
