@@ -94,14 +94,11 @@ class Iteration(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, failure=CLASSES)
     def lose(self, worker: int, failure: FailureClass | None) -> None:
-        lost = self.book.end_worker(worker, end(failure))
+        failed = self.book.end_worker(worker, end(failure))
         units = self.out.pop(worker, set())
-        ended = set() if lost.failed is None else {lost.failed.unit}
-        assert ended | set(lost.retried) == units
-        if lost.faulty is not None:
-            assert units == {lost.faulty}
-        for unit in ended:
-            self.ends[unit] += 1
+        if failed is not None:
+            assert units == {failed.unit}
+            self.ends[failed.unit] += 1
 
     @invariant()
     def every_unit_is_somewhere_once(self) -> None:
@@ -142,10 +139,8 @@ test_every_unit_ends_once = Iteration.TestCase
 def test_a_faulty_unit_is_retried_as_a_trial_would_be(failure: FailureClass | None, tries: int) -> None:
     units = book(1)
     for attempt in range(1, tries + 1):
-        (unit,) = units.assign(0, 1)
-        lost = units.end_worker(0, end(failure))
-        assert lost.faulty == unit.number
-        assert (lost.failed is None) is (attempt < tries)
+        assert [unit.number for unit in units.assign(0, 1)] == [FIRST]
+        assert (units.end_worker(0, end(failure)) is None) is (attempt < tries)
     assert units.is_done
     (failed,) = units.failed.values()
     assert (failed.unit, failed.worker, failed.failure) == (FIRST, 0, failure or FailureClass.INVALID)
@@ -155,12 +150,12 @@ def test_a_faulty_unit_is_retried_as_a_trial_would_be(failure: FailureClass | No
 def test_of_several_none_is_faulty_and_each_is_done_again_alone() -> None:
     units = book(4)
     assert len(units.assign(0, 3)) == 3
-    lost = units.end_worker(0, end(FailureClass.ERROR))
-    assert (lost.faulty, lost.failed, lost.retried) == (None, None, (20, 21, 22))
+    assert units.end_worker(0, end(FailureClass.ERROR)) is None
     assert [unit.number for unit in units.assign(0, 3)] == [20], "alone"
     assert not units.assign(0, 3), "and nothing beside it"
     assert [unit.number for unit in units.assign(1, 3)] == [21], "it works on nothing yet"
-    assert units.end_worker(0, end(FailureClass.ERROR)).faulty == 20
+    units.end_worker(0, end(FailureClass.ERROR))
+    assert list(units.failed) == [20]
     units.record_offer(1, 21)
     assert [unit.number for unit in units.assign(1, 3)] == [22]
     units.record_offer(1, 22)
@@ -172,14 +167,14 @@ def test_those_of_a_lost_slot_are_done_again_together_until_that_happens_too_oft
     units = book(3, lost=2, crashed=2)
     for _ in range(2):
         assert len(units.assign(0, 3)) == 3, "none of them is known to have done it"
-        assert units.end_worker(0, end(failure)).retried == (20, 21, 22)
+        assert units.end_worker(0, end(failure)) is None
     assert len(units.assign(0, 3)) == 3
     units.end_worker(0, end(failure))
     for _ in range(2):
         assert [unit.number for unit in units.assign(0, 3)] == [20], "alone"
-        assert units.end_worker(0, end(failure)).failed is None, "what it shared with others is not held against it"
+        assert units.end_worker(0, end(failure)) is None, "what it shared with others is not held against it"
     assert [unit.number for unit in units.assign(0, 3)] == [20]
-    assert units.end_worker(0, end(failure)).failed is not None
+    assert units.end_worker(0, end(failure)) is not None
     assert [unit.number for unit in units.assign(0, 3)] == [21]
 
 
@@ -198,7 +193,8 @@ def test_a_result_on_its_way_is_nothing_to_the_end_of_its_worker() -> None:
     units = book(2)
     units.assign(0, 2)
     units.record_offer(0, 20)
-    assert units.end_worker(0, end(FailureClass.ERROR)).faulty == 21, "the only one it worked on"
+    units.end_worker(0, end(FailureClass.ERROR))
+    assert list(units.failed) == [21], "the only one it worked on"
     assert units.record_arrival(20)
     assert units.is_done
 
@@ -215,6 +211,6 @@ def test_units_that_were_not_begun_have_nothing_to_do_with_their_workers_end() -
     units = book()
     assert [unit.number for unit in units.assign(0, 3)] == [20, 21, 22]
     units.put_back(0, (21, 22))
-    lost = units.end_worker(0, end(FailureClass.ERROR))
-    assert lost.faulty == 20
+    units.end_worker(0, end(FailureClass.ERROR))
+    assert list(units.failed) == [20]
     assert [unit.number for unit in units.assign(1, 3)] == [21, 22, 23], "as if nobody had had them"

@@ -94,7 +94,9 @@ class Drawing:
         with self._memory.sampler_view(), self._sampler_call(trial), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns of experimental features and fixed values, which jobs may use
             optuna_trial = self._study.ask()
-            sampled: Mapping[str, Any] = samplers.suggest(optuna_trial, self._job, self._space_function, preset_values)
+            sampled: Mapping[str, Any] = samplers.suggest(
+                optuna_trial, self._job, function=self._space_function, enqueued=preset_values
+            )
         if not is_enqueued:
             optuna_trial, sampled = self._redraw(trial, optuna_trial, sampled)
         return optuna_trial, sampled
@@ -123,7 +125,7 @@ class Drawing:
             with self._memory.sampler_view(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 optuna_trial = optuna.trial.Trial(self._study, optuna_trial._trial_id)
-                sampled = samplers.suggest(optuna_trial, self._job, self._space_function)
+                sampled = samplers.suggest(optuna_trial, self._job, function=self._space_function)
             self._study.sampler = jobs_sampler
         if avoided_count:
             log.info("trial %d was drawn again: %s would be out of memory", trial, errors.counted(avoided_count, "point"))
@@ -181,11 +183,12 @@ class Drawing:
         sampler = samplers.build_sampler(self._job, trial, self._code, previous, earlier=self._earlier)
         self._study.sampler = sampler
         is_first_draw = trial == 0
-        if not self.is_replayed or is_first_draw or samplers.is_rebuilt(sampler) or sampler is previous:
+        has_all_it_needs = sampler is previous or samplers.is_rebuilt(sampler)  # from the trial before, or it stores nothing
+        if not self.is_replayed or is_first_draw or has_all_it_needs:
             return
         with self._sampler_call(trial):
             memory = history.History(self._job, self._earlier)
-            replaying.replay(self._job, memory, sampler, self._events(), self._space_function)
+            replaying.replay(self._job, memory, sampler, events=self._events(), function=self._space_function)
 
     @contextlib.contextmanager
     def _sampler_call(self, trial: int) -> Iterator[None]:

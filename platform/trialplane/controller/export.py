@@ -108,7 +108,7 @@ class Copy:
         stored = self.study.get_trials(deepcopy=False)
         for series in sorted(self._unfinished):
             first, newest = self._unfinished[series]
-            trial = self._build_trial(first, newest, is_active)
+            trial = self._build_trial(first, newest, is_active=is_active)
             is_new = trial.number >= len(stored)
             if is_new:
                 self.study.add_trial(trial)

@@ -199,8 +199,7 @@ class Iteration:
         for unit in self.flow.withdraw(worker.index):
             reason = f"its worker ended before it was fetched: {outcome.message}"
             self._retry_lost_result(unit, worker.index, reason, uses_retry=uses_retry)
-        worker_end = self.units.end_worker(worker.index, outcome)
-        if worker_end.failed is not None:
+        if self.units.end_worker(worker.index, outcome) is not None:  # a unit has failed for good
             worker.failed += 1
         if outcome.state is TrialState.COMPLETE and not worker.is_at_end and not worker.received:
             message = "play(ctx) returned before the iteration was complete, without taking a unit"

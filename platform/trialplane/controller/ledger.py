@@ -249,7 +249,7 @@ class Ledger:
         attempt = self._select_attempt() if self._unwritten is None else self._unwritten
         if attempt is None:
             return None
-        self._unwritten = attempt
+        self._unwritten = attempt  # if the write fails, the next call tries it again
         number, begun = attempt.request.number, time.time()
         ended_before = tuple(self._ended_since_start)
         self._change_request(attempt, begun=begun, workers=self._hours.workers, slot=slot, ended_before=ended_before)
@@ -702,7 +702,7 @@ class Ledger:
         """Create an attempt, add it to the attempts of the study, and return it.
 
         Args:
-            optuna_trial: Trial in memory.
+            optuna_trial: The trial in Optuna's memory.
             sampled: Drawn parameters.
             segment: Segment of the trial; None if trials are not paused.
             retry_of: Attempt that it repeats or continues; None for the first attempt at a trial.

@@ -215,7 +215,7 @@ class Loop:
 
     def _take_messages(self, event: SlotTrial) -> None:
         """Record the log lines, the remarks and the end in an event of an attempt. The workload has recorded its reports."""
-        self._growing_until = time.monotonic() + _GROWTH_SECONDS
+        self._growing_until = time.monotonic() + _GROWTH_SECONDS  # the exporter is woken until then
         for message in event.messages:
             if isinstance(message, LogGrown):
                 arrival.add_to_log(self._run, event.request, message.data)

@@ -36,21 +36,6 @@ class FailedUnit:
     traceback: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class WorkerEnd:
-    """The effect of a worker's end on the units that were assigned to it.
-
-    Attributes:
-        faulty: Number of the unit that made the worker fail; None if no unit did, or if it is unknown which one.
-        failed: Record of the faulty unit if it has failed for good; otherwise None.
-        retried: Numbers of the units that wait again.
-    """
-
-    faulty: int | None = None
-    failed: FailedUnit | None = None
-    retried: tuple[int, ...] = ()
-
-
 class Units:
     """The units of one iteration.
 
@@ -183,21 +168,24 @@ class Units:
         worker = self._in_transit.pop(unit, None)
         return None if worker is None else self._fail(FailedUnit(unit, worker, failure, message))
 
-    def end_worker(self, worker: int, outcome: TrialOutcome) -> WorkerEnd:
-        """Record that a worker's process has ended: its units wait again, or fail for good, see the module's docstring."""
+    def end_worker(self, worker: int, outcome: TrialOutcome) -> FailedUnit | None:
+        """Record that a worker's process has ended: its units wait again, or one fails for good, see the module's docstring.
+
+        Returns:
+            The record of the unit that has failed for good; None if all wait again.
+        """
         assigned = sorted(self._assigned.pop(worker, ()))
         failure, message = outcome.failure, outcome.message
         if outcome.state is TrialState.COMPLETE and assigned:
             failure, message = FailureClass.INVALID, "the worker returned without a result of this unit"
         if len(assigned) == 1 and failure is not None and failure is not FailureClass.STOPPED:
             (faulty,) = assigned
-            failed = self._retry_or_fail(FailedUnit(faulty, worker, failure, message, traceback=outcome.traceback))
-            return WorkerEnd(faulty=faulty, failed=failed, retried=() if failed else (faulty,))
+            return self._retry_or_fail(FailedUnit(faulty, worker, failure, message, traceback=outcome.traceback))
         for unit in reversed(assigned):  # each goes to the front of the queue, so their order stays
             if failure is not FailureClass.STOPPED and not self._count_retry(unit, failure, self._shared_retries):
                 self._suspects.add(unit)
             self._wait_again(unit)
-        return WorkerEnd(retried=tuple(assigned))
+        return None
 
     def _retry_or_fail(self, failed: FailedUnit) -> FailedUnit | None:
         """Let a unit that is at fault wait again, or fail it for good if its retries are used up.
