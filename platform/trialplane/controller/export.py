@@ -134,8 +134,8 @@ class Copy:
         trial = history.trial(self._trials[request.series], newest.optuna)
         trial.datetime_start = history.start(first.optuna)
         if is_active and (outcome is None or outcome.state is TrialState.PAUSED):
-            # A paused trial may still be promoted, so it counts as running. If it has ended meanwhile, the next line says
-            # so.
+            # A paused trial may still be promoted, so it counts as running. If it has ended since, the next line from the
+            # client says so.
             trial.state, trial.datetime_complete = OptunaState.RUNNING, None
         elif outcome is not None:
             trial.state = samplers.OPTUNA_STATES[outcome.state]

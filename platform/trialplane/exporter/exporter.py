@@ -305,9 +305,9 @@ class Exporter:
     def _finish_attempts(self, ends: Iterable[Attempt]) -> None:
         """Write the ends of attempts, in the order in which they ended, and new best trials."""
         parent_batch = Batch()
-        has_searched = self._last_search > 0.0  # since `advance` has read the ends
+        has_searched = self._last_search > 0.0  # since `advance` has read the ends, and reset the time
         if not has_searched:
-            self._search_runs()  # attempts that have ended create no more runs, so it finds all that they created
+            self._search_runs()  # attempts that have ended create no more runs, so this finds all that they created
         for attempt in ends:
             assert attempt.end_number is not None
             best = self._position.ends.best

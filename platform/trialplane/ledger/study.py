@@ -284,7 +284,7 @@ class Storage:
         """
         query = sa.select(runs.c.id, runs.c.directions).where(runs.c.name == self._run)
         run_row = connection.execute(query).one_or_none()
-        if run_row is None:
+        if run_row is None:  # a new run; the state of its samplers is empty
             row = {"name": self._run, "directions": json.dumps(directions), "epoch": 0, "optuna": "{}"}
             connection.execute(sa.insert(runs).values(row))
             run_row = connection.execute(query).one()
