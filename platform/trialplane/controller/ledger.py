@@ -678,7 +678,7 @@ class Ledger:
     def _retried_segment(self, previous: TrialRequest, failed: Segment) -> Segment:
         """Return the segment of a retry of an attempt whose segment failed."""
         parent = failed.parent
-        _, outcome = self._attempts[previous.number]
+        outcome = self._attempts[previous.number].outcome
         assert outcome is not None
         if not outcome.retried:
             # The trial had failed for good, and the user has it tried again. Its checkpoints were removed, or an earlier
