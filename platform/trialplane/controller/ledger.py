@@ -917,7 +917,7 @@ class Ledger:
             gc.enable()
 
     def _restore(self) -> None:
-        """Restore the run's last status, the attributes of its study, and its attempts with their reports, in this order.
+        """Restore the run's last status, the attributes of its study, and its attempts with their reports.
 
         Then record the interrupted attempts as lost. `_load` calls this with Python's garbage collector off.
         """
@@ -936,7 +936,7 @@ class Ledger:
         for attempt in attempts:
             self._restore_attempt(attempt, curves.get(attempt.request.number, {}))
         self._restore_ended_since_start()
-        for request in interrupted:
+        for request in interrupted:  # after all others, as it writes ends, and decides on retries by the counts
             self._record_loss(request, unfinished.get(request.number, []))
         self._repeats.reopen_failures(self.job.retries.failed_before)
         samplers.stop_if_exhausted(self.job, self._study, self._code)

@@ -278,7 +278,7 @@ class Promotion:
             yield step, sum(map(len, rungs_at_step)), sum(len(rung.paused) for rung in rungs_at_step)
 
     def _candidates(self, new_trial: int | None) -> Iterator[Stretch]:
-        """Yield the stretches that may be started, in the order of preference: promotions, then the new trial.
+        """Yield the stretches that may be started, the preferred ones first: promotions from high rungs, then the new trial.
 
         Args:
             new_trial: Number of the next new trial; None if none is left to draw.
