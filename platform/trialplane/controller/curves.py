@@ -119,13 +119,7 @@ class Curves:
             curve = curves[request.number] = Curve(self._names)
         self.mark += 1
         self._unsent[self.mark] = ReportRow(
-            mark=self.mark,
-            trial=request.trial,
-            attempt=request.attempt,
-            number=request.number,
-            step=report.step,
-            metrics=report.metrics,
-            time=report.time,
+            self.mark, request.trial, request.attempt, request.number, report.step, report.metrics, report.time
         )
         for mark in curve.add(self.mark, report):
             if self._unsent.pop(mark, None) is None:  # it was sent already

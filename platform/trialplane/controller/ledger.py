@@ -527,7 +527,7 @@ class Ledger:
         """
         return records.from_dict(Desired, self.storage.read_column(labels.LEDGER_DESIRED) or {})
 
-    # Drawing
+    # Starting
 
     def _draw_attempt(self) -> _RunningAttempt:
         """Draw a new trial, and return its first attempt."""

@@ -61,15 +61,10 @@ class SlotTrial:
     slot_lost: bool = False
 
     @property
-    def end(self) -> TrialEnded | None:
-        """The message on the attempt's end; None while it runs."""
-        last_message = self.messages[-1] if self.messages else None
-        return last_message if isinstance(last_message, TrialEnded) else None
-
-    @property
     def outcome(self) -> TrialOutcome | None:
-        """The attempt's outcome; None while it runs."""
-        return None if self.end is None else self.end.outcome
+        """The attempt's outcome, which its last message has; None while it runs."""
+        last_message = self.messages[-1] if self.messages else None
+        return last_message.outcome if isinstance(last_message, TrialEnded) else None
 
     @property
     def reports(self) -> tuple[TrialReport, ...]:

@@ -410,13 +410,8 @@ class SlotPool:
         if any(isinstance(message, messages.Exiting) for message in decoded):
             state.exiting_since = time.monotonic()
         files = {name: self._host.read(reference) for name, reference in file_references.items()}
-        event = SlotTrial(
-            slot=state.index,
-            request=state.running.request,
-            messages=decoded,
-            arrays=files.get("arrays"),
-            store=files.get("store"),
-        )
+        arrays, store = files.get("arrays"), files.get("store")
+        event = SlotTrial(state.index, state.running.request, messages=decoded, arrays=arrays, store=store)
         if event.outcome is None:
             return event
         is_slot_lost = self._end_process(state, event.outcome)

@@ -176,15 +176,9 @@ class Archive:
             for record in (last_status, desired_state):
                 if field := records.mistyped_field(record):
                     raise ValueError(f"{type(record).__name__}.{field} is {getattr(record, field)!r:.60}")
+            change = last_changes[0] if last_changes else None
             return Snapshot(
-                job=job,
-                submission=submission,
-                status=last_status,
-                desired=desired_state,
-                alive=alive,
-                token=token,
-                change=last_changes[0] if last_changes else None,
-                images=images,
+                job, submission, last_status, desired_state, alive=alive, token=token, change=change, images=images
             )
         except errors.RunNotFound:
             return None

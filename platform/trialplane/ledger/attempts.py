@@ -260,13 +260,7 @@ def reports(select: Select, run: str, after: int, size: int = 1 << 20, limit: in
     stored, more = _rows_up_to_size(select, query, columns, order="mark", bytes_of=bytes_of, size=size, values=values)
     report_rows = [
         ReportRow(
-            mark=mark,
-            trial=trial,
-            attempt=attempt,
-            number=number,
-            step=step,
-            metrics={name: float(value) for name, value in json.loads(metrics).items()},
-            time=moment,
+            mark, trial, attempt, number, step, {name: float(value) for name, value in json.loads(metrics).items()}, moment
         )
         for mark, trial, attempt, number, step, metrics, moment in stored
     ]
