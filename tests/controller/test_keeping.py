@@ -127,4 +127,4 @@ def test_a_run_ends_once_all_is_removed(fake: FakeRay) -> None:
 
     pool.events = events  # type: ignore[method-assign]
     kept.finish()
-    assert removed(fake) == [(0,)] and not kept._unwanted
+    assert removed(fake) == [(0,)] and not kept.unwanted
