@@ -367,8 +367,7 @@ def _map_errors() -> Iterator[None]:
         code = next(code for error_class, code in _CODES if isinstance(error, error_class))
         raise Failure(code, str(error)) from error
     except archive.DATABASE_ERRORS as error:
-        line = archive.reason(error)
-        raise Failure(ledger.UNAVAILABLE, f"the ledger's database does not answer: {line}; all records are safe") from error
+        raise Failure(ledger.UNAVAILABLE, archive.unavailable(error)) from error
 
 
 def _directions(names: tuple[str, ...]) -> tuple[Literal["minimize", "maximize"], ...]:

@@ -326,8 +326,7 @@ def _result_or_error_response(action: Callable[[], T]) -> T | Response:
     except errors.LedgerError as error:
         return error_response(503, str(error))
     except archive.DATABASE_ERRORS as error:
-        text = f"the ledger's database does not answer: {archive.reason(error)}; all records are safe"
-        return error_response(503, text)
+        return error_response(503, archive.unavailable(error))
 
 
 def _unknown_namespace_response(namespace: str) -> Response:

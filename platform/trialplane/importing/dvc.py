@@ -24,6 +24,7 @@ from trialplane.errors import Issue, SpecError
 from trialplane.importing import guess, hydra, launcher
 from trialplane.importing.script import Call, Script, Style, settings_options
 from trialplane.job import arguments, credentials, document, settings, values
+from trialplane.job.numeric import is_number
 from trialplane.wire.declared import Option
 
 FILE, PARAMS = "dvc.yaml", "params.yaml"
@@ -452,7 +453,7 @@ class _Pipeline:
             if value is _MISSING or isinstance(value, (dict, list)) or len(str(value)) > _LONGEST_VALUE:
                 return match[0]
             self._path_names.add(name)
-            return number if number and _is_number(value) else _text(value)
+            return number if number and is_number(value) else _text(value)
 
         return _INTERPOLATION.sub(value_of, text).replace(r"\${", "${")
 
@@ -637,7 +638,7 @@ class _Pipeline:
         """Return the placeholder for a number or a text, and add its option; of another value, or a path, its own text."""
         is_text = isinstance(value, str) and name not in self._path_names
         is_item = any(part.isdecimal() for part in name.split("."))  # of a list, which a file has as one value
-        if not (_is_number(value) or is_text) or is_item or values.parameter_name(name, ()) != name:
+        if not (is_number(value) or is_text) or is_item or values.parameter_name(name, ()) != name:
             self._literal_names.add(name)
             return _literal(_text(value))
         options.setdefault(name, Option(name, value, type(value).__name__))
@@ -768,11 +769,6 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a number, and no boolean."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _text(value: Any) -> str:

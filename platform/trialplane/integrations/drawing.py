@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trialplane.job.numeric import is_number
+
 _SIGMAS = 3  # half the width of the range that replaces a normal distribution: 99.7 % of its values
 _TAIL = 0.001  # share of a distribution without bounds that is left out at each end
 _LONGEST_LABEL = 60  # characters of a choice that is not a plain value
@@ -59,7 +61,7 @@ def value(trial: Any, name: str, domain: Any) -> Any:
 
 def _is_bounds(domain: Any) -> bool:
     """Return whether a domain is a tuple with two bounds, and perhaps the name of their prior."""
-    if not isinstance(domain, tuple) or not all(_is_number(bound) for bound in domain[:2]):
+    if not isinstance(domain, tuple) or not all(is_number(bound) for bound in domain[:2]):
         return False
     return len(domain) == 2 or (len(domain) == 3 and isinstance(domain[2], str))
 
@@ -102,11 +104,6 @@ def _scipy_value(trial: Any, name: str, distribution: Any) -> Any:
     tails = [0.0 if math.isfinite(bound) else _TAIL for bound in (low, high)]
     drawn = distribution.ppf(trial.suggest_float(f"{name}_quantile", tails[0], 1 - tails[1]))
     return drawn.item() if hasattr(drawn, "item") else drawn
-
-
-def _is_number(candidate: Any) -> bool:
-    """Return whether a value is a number, and not a boolean."""
-    return isinstance(candidate, (int, float)) and not isinstance(candidate, bool)
 
 
 def hyperopt_value(trial: Any, space: Any) -> Any:

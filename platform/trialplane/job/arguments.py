@@ -247,10 +247,10 @@ def first_argument_spots(tree: ast.Module) -> dict[str, Spot]:
 
 def _assigned_spot(assignments: Sequence[ast.Assign | ast.AnnAssign]) -> Spot:
     """Return the position of the value of a name that is assigned at the top level, see `spots`."""
-    numbers = [Spot(node) for node in assignments if _is_number(node.value)]
     if not _is_number(assignments[0].value):
         return Spot(assignments[0])
-    return dataclasses.replace(numbers[-1], others=tuple(numbers[:-1]))
+    *others, last = [Spot(node) for node in assignments if _is_number(node.value)]
+    return dataclasses.replace(last, others=tuple(others))
 
 
 def _is_number(node: ast.expr | None) -> bool:

@@ -150,12 +150,12 @@ def _secrets_in(command: str) -> Iterator[_Secret]:
     for match in _ITEM.finditer(command):
         group = "quoted" if match["quote"] else "value"
         if is_secret(match["name"], match[group]):
-            yield _Secret(match.span(group), match["name"], match[group], is_part=True)
+            yield _Secret(match.span(group), name=match["name"], value=match[group], is_part=True)
     for match in _PASSWORD_IN_URL.finditer(command):
         scheme = _SCHEME.search(command[: match.start()])
         name = f"{scheme[1] if scheme else 'url'}_password"
         start, stop = match.end(1), match.end()
-        yield _Secret((start, stop), name, command[start:stop], is_part=True)
+        yield _Secret(span=(start, stop), name=name, value=command[start:stop], is_part=True)
 
 
 def open_quote(text: str, quote: str = "") -> str:

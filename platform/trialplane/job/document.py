@@ -24,6 +24,7 @@ _MOST_NODES = 100_000
 _TOO_LARGE = f"has more than {_MOST_NODES:,} values, aliases counted each time; put large lists into a file beside job.yaml"
 # Parsers recurse for each level, and would overflow the stack of C. No job is nested this deeply.
 MAX_DEPTH = 50
+_TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep"
 _MOST_BYTES = 16 * 2**20
 _LONGEST_NUMBER = 300  # digits; a float has at most 308, and no field needs 20
 # The C parser is ten times faster, but a PyYAML built without libyaml lacks it.
@@ -78,17 +79,17 @@ def read(path: Path, source: str = "", empty: str = "is empty; it must hold `nam
     try:
         text = content(path).decode("utf-8")
     except FileNotFoundError:
-        raise SpecError([Issue(("file",), "does not exist", source)]) from None
+        raise _error("does not exist", source) from None
     except UnicodeDecodeError as error:
-        raise SpecError([Issue(("file",), f"is not UTF-8 text (byte {error.start})", source)]) from None
+        raise _error(f"is not UTF-8 text (byte {error.start})", source) from None
     except OSError as error:
-        raise SpecError([Issue(("file",), f"cannot be read: {error.strerror}", source)]) from error
+        raise _error(f"cannot be read: {error.strerror}", source) from error
     document = parse(text, source)
     if document.data is None:
-        raise SpecError([Issue(("file",), empty, source)])
+        raise _error(empty, source)
     if not isinstance(document.data, dict):
         kind = "a list" if isinstance(document.data, list) else "a single value"
-        raise SpecError([Issue(("file",), f"holds {kind}; it must hold `field: value` lines", source, 1)])
+        raise _error(f"holds {kind}; it must hold `field: value` lines", source, line=1)
     return document
 
 
@@ -130,7 +131,7 @@ def parse(text: str, source: str) -> Document:
     try:
         text.encode()
     except UnicodeEncodeError:  # an argument or a variable that is not text
-        raise SpecError([Issue(("file",), "is not UTF-8 text", source)]) from None
+        raise _error("is not UTF-8 text", source) from None
     try:
         _check_size(text, source)
         loader = _Loader(text)
@@ -144,10 +145,10 @@ def parse(text: str, source: str) -> Document:
         problem = " ".join(part for part in (error.context, error.problem) if part)
         line = mark.line + 1 if mark else 0
         if "nesting depth" in problem:  # libyaml has its own limit: 1,000 in PyYAML 6.0.4
-            raise _depth_error(source, line) from None
-        raise SpecError([Issue(("file",), f"is not YAML: {problem}{column}", source, line)]) from None
+            raise _error(_TOO_DEEP, source, line) from None
+        raise _error(f"is not YAML: {problem}{column}", source, line) from None
     except yaml.YAMLError as error:
-        raise SpecError([Issue(("file",), f"is not YAML: {error}", source)]) from None
+        raise _error(f"is not YAML: {error}", source) from None
     builder = _Builder(source)
     data = None if node is None else builder.build(node, ())
     if builder.issues:
@@ -155,8 +156,9 @@ def parse(text: str, source: str) -> Document:
     return Document(data, builder.lines, source)
 
 
-def _depth_error(source: str, line: int) -> SpecError:
-    return SpecError([Issue(("file",), f"is nested more than {MAX_DEPTH} levels deep", source, line)])
+def _error(message: str, source: str, line: int = 0) -> SpecError:
+    """Return the error for a whole document. `line` is 1-based, and 0 if it is unknown."""
+    return SpecError([Issue(("file",), message, source=source, line=line)])
 
 
 def _check_size(text: str, source: str) -> None:
@@ -172,13 +174,13 @@ def _check_size(text: str, source: str) -> None:
     for count, event in enumerate(yaml.parse(text, Loader=_Parser)):
         line = event.start_mark.line + 1 if event.start_mark else 0
         if count > 2 * _MOST_NODES:  # a mapping or a list has two events, its start and its end
-            raise SpecError([Issue(("file",), _TOO_LARGE, source, line)])
+            raise _error(_TOO_LARGE, source, line)
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > MAX_DEPTH:
-            raise _depth_error(source, line)
+            raise _error(_TOO_DEEP, source, line)
 
 
 def scalar(text: str, source: str) -> Any:
@@ -207,12 +209,12 @@ def assignment(text: str) -> tuple[str, Any, str]:
     may_have_password = field.strip().split(".")[0] == "notify"
     source = f"--set {field}=…" if may_have_password else f"--set {text}"
     if not equals or not all(field.strip().split(".")):
-        raise SpecError([Issue(("--set",), "write field=value: --set budget.time=2h", source)])
+        raise SpecError([Issue(("--set",), "write field=value: --set budget.time=2h", source=source)])
     try:
         scalar(field, source)  # only to check that the field is UTF-8 text
         return field.strip(), scalar(value_text, source), source
     except SpecError as error:
-        raise SpecError([Issue((field,), issue.message, source) for issue in error.issues]) from None
+        raise SpecError([Issue((field,), issue.message, source=source) for issue in error.issues]) from None
 
 
 class _Builder:
@@ -309,7 +311,8 @@ class _Builder:
         if tag == "bool" and _BOOL.fullmatch(text):
             return text.lower() == "true"
         if tag == "int" and _INT.fullmatch(text):
-            # Check the length first: Python refuses decimal numbers of more than 4,300 digits.
+            # Check the length first: Python refuses decimal numbers of more than 4,300 digits. The text may be longer than
+            # the number, with leading zeros or in base 8.
             if len(text) <= 2 * _LONGEST_NUMBER:
                 # Base 0 reads the prefixes 0o and 0x, but refuses the leading zeros of 007, which is 7.
                 base = 10 if text.lstrip("+-").isdigit() else 0
@@ -324,10 +327,10 @@ class _Builder:
             return math.nan if math.isnan(value) else value  # one object for all NaNs, so that lists with NaN are equal
         self._add_issue(
             field_path,
-            f"{errors.shortened(repr(text), 60)} with the tag {node.tag} cannot be read",
+            f"{errors.shortened(repr(text), longest=60)} with the tag {node.tag} cannot be read",
             node.start_mark.line + 1,
         )
         return None
 
     def _add_issue(self, field_path: Place, message: str, line: int) -> None:
-        self.issues.append(Issue(field_path or ("file",), message, self.source, line))
+        self.issues.append(Issue(field_path or ("file",), message, source=self.source, line=line))

@@ -1,7 +1,7 @@
 """A draft: the unvalidated data of a job file, with overrides merged over them, and the origin of each field.
 
 Mappings are merged field by field; everything else is replaced. A parameter with another `type`, and a sampler or pruner
-with another name, replace the previous one completely, because its other fields do not apply. `null` removes a parameter
+with another name, replace the previous one completely, because its other fields do not apply. `null` removes a parameter.
 from the space. The origin of a field is the line or the flag that has set it, which messages about the field name.
 
 A path such as ("space", "lr", "low") leads to a field: keys of mappings and indices of lists, from the outermost one.
@@ -76,8 +76,7 @@ class Draft:
     def origin(self, field_path: Place) -> Origin:
         """Return the origin of the value at a path, or else of the nearest section above it that has an origin."""
         for length in range(len(field_path), -1, -1):
-            origin = self.origins.get(field_path[:length])
-            if origin:
+            if origin := self.origins.get(field_path[:length]):
                 return origin
         return Origin("")
 
@@ -102,7 +101,7 @@ class Draft:
         data, origins = _expand_learner(*expand_objective(data, origins))
         for key, value in data.items():
             field_origins = {field_path: origin for field_path, origin in origins.items() if field_path[:1] == (key,)}
-            self._put(self.data, (), key, value, field_origins)
+            self._put(self.data, parents=(), key=key, value=value, origins=field_origins)
 
     def set(self, field_path: Place, value: Any, origin: Origin) -> None:
         """Set the value at a path, and create missing mappings above it. If there can be no such path, add an issue.
@@ -132,13 +131,13 @@ class Draft:
             if not _is_index(last) or int(last) > len(container):
                 self._add_issue(field_path, f"{last!r} is not an index of a list of {len(container)}", origin)
                 return
-            if int(last) == len(container):
-                container.append(None)
-            container[int(last)] = value
-            list_item = (*field_path[:-1], int(last))
-            self._set_origins(list_item, {list_item: origin})
+            index = int(last)
+            container[index : index + 1] = [value]  # replaces the item, or appends one
+            item_path = (*field_path[:-1], index)
+            self._set_origins(item_path, {item_path: origin})
         else:
-            self._put(container, field_path[:-1], str(last), value, {(*field_path[:-1], str(last)): origin})
+            parents, key = field_path[:-1], str(last)
+            self._put(container, parents=parents, key=key, value=value, origins={(*parents, key): origin})
 
     def get(self, field_path: Place) -> Any:
         """Return the value at a path, or None."""
@@ -217,12 +216,16 @@ class Draft:
         field_path = (*parents, key)
         if value is None and parents in (("space",), *START_POINTS):
             mapping.pop(key, None)
-            self._set_origins(field_path, {})
+            self._set_origins(field_path, origins={})
             return
         present = mapping.get(key)
         if isinstance(present, str) and key in _NAMED_FIELDS and isinstance(value, dict):
             present = {"name": present}
-        if isinstance(present, dict) and isinstance(value, dict) and not is_replacement(parents, key, present, value):
+        if (
+            isinstance(present, dict)
+            and isinstance(value, dict)
+            and not is_replacement(parents, key, old=present, new=value)
+        ):
             mapping[key] = present  # which may be the expanded short form
             self._merge_fields(present, field_path, value, origins)
             return
@@ -250,7 +253,7 @@ class Draft:
             child_origins = origins_below.get(name, {})
             if not child_origins and field_path in origins:
                 child_origins = {(*field_path, name): origins[field_path]}
-            self._put(present, field_path, name, child, child_origins)
+            self._put(present, parents=field_path, key=name, value=child, origins=child_origins)
 
     def _set_origins(self, field_path: Place, origins: Mapping[Place, Origin]) -> None:
         """Replace the origins of a field and of everything below it."""

@@ -17,7 +17,7 @@ from trialplane import errors
 from trialplane.errors import Issue, Place
 from trialplane.job import arguments, notebook, reach, settings
 from trialplane.job.kinds import Job, Study
-from trialplane.job.kinds.base import Function
+from trialplane.job.kinds.base import Function, ProgramFile
 from trialplane.job.kinds.study import Reuse
 
 # Code with one of these words probably saves checkpoints, through the platform or a library. Gradient checkpointing saves
@@ -68,23 +68,32 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
                 continue  # the class of an installed package
             for problem in _function_issues(function, root, unreadable):
                 yield problem if isinstance(problem, Issue) else Issue(function.field, problem)
-            is_objective = function.style == "optuna" and isinstance(job.search.space, Mapping)
-            if is_objective and job.search.space and ("space",) not in broken:
-                file = _module_file(function, root)
-                tree = None if file is None else _parse(file, file.name)
-                reason = "stands beside an objective of Optuna, whose suggest calls define the parameters; drop it, and "
-                advice = fixing_advice(tree if isinstance(tree, ast.Module) else None, job.search.space)
-                yield Issue(("space",), reason + advice)
+            if function.style == "optuna" and ("space",) not in broken:
+                yield from _space_issues(job, _module_file(function, root))
     if ("arguments",) not in broken:
         yield from _settings_issues(job, folder, broken)
         yield from reach.issues(job, folder, packages(job, folder), broken)
     if not {("pruner",), ("population",), ("packages",)} & set(broken):
         yield from _checkpoint_issues(job, folder)
-    for field_path, text, is_python in job.programs():
-        if field_path[:1] not in broken:
-            yield from _program_file_issues(field_path, text, folder, is_python=is_python)
-            if is_python:
-                yield from _globals_issues(job, folder / text, broken)
+    for file in job.programs():
+        if file.field[:1] not in broken:
+            yield from _program_file_issues(file, folder)
+            if file.is_python:
+                yield from _globals_issues(job, folder / file.path, broken)
+
+
+def _space_issues(job: Job, file: Path | None) -> Iterator[Issue]:
+    """Yield an issue of a space in the job beside an objective of Optuna, which defines the parameters itself.
+
+    Args:
+        job: The job.
+        file: File of the objective's module. None if it does not exist.
+    """
+    if isinstance(job.search.space, Mapping) and job.search.space:
+        tree = None if file is None else _parse(file, file.name)
+        reason = "stands beside an objective of Optuna, whose suggest calls define the parameters; drop it, and "
+        advice = fixing_advice(tree if isinstance(tree, ast.Module) else None, job.search.space)
+        yield Issue(("space",), reason + advice)
 
 
 def fixing_advice(tree: ast.Module | None, searched: Collection[str]) -> str:
@@ -98,12 +107,13 @@ def fixing_advice(tree: ast.Module | None, searched: Collection[str]) -> str:
     examples: dict[str, str] = {}  # name of a parameter → its first choice, or "…"
     for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
         if isinstance(call.func, ast.Attribute) and call.func.attr.startswith("suggest_"):
-            words = {word.arg: word.value for word in call.keywords}
-            name, choices = [*call.args, *[ast.Constant(None)] * 2][:2]
-            name, choices = words.get("name", name), words.get("choices", choices)
+            # The arguments `name` and `choices`, by position or by keyword. `choices` may be the bound of a range.
+            keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+            name, choices = [*call.args, ast.Constant(None), ast.Constant(None)][:2]
+            name, choices = keywords.get("name", name), keywords.get("choices", choices)
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                first = next(iter(choices.elts), None) if isinstance(choices, (ast.List, ast.Tuple)) else None
-                value = first.value if isinstance(first, ast.Constant) else None
+                first_choice = next(iter(choices.elts), None) if isinstance(choices, (ast.List, ast.Tuple)) else None
+                value = first_choice.value if isinstance(first_choice, ast.Constant) else None
                 examples.setdefault(name.value, json.dumps(value) if isinstance(value, (str, int, float)) else "…")
             else:
                 examples["NAME"] = "VALUE"
@@ -138,6 +148,7 @@ def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
     else:
         return
     if command or gets_folder:
+        # At a rung, a trial is continued from its own checkpoints, which such a program may read by itself.
         if job.search.ladder is None or job.search.population is not None:
             reason = "needs ctx.restored, or an integration, to continue from the checkpoint of another trial"
             yield Issue(field, f"{reason}; write an entrypoint, or a script without {{checkpoints}}")
@@ -206,27 +217,25 @@ def _package_problem(path: Path, folder: Path) -> str:
     return f"the job's folder has {clash} of its own, which is imported under the same name" if clash else ""
 
 
-def _program_file_issues(field_path: Place, text: str, folder: Path, *, is_python: bool) -> Iterator[Issue]:
-    """Yield issues of a script, or of a command's program, in the job's folder.
+def _program_file_issues(program: ProgramFile, folder: Path) -> Iterator[Issue]:
+    """Yield issues of a script, which must be Python, or of a command's program, which must be executable.
 
     Args:
-        field_path: Path of the job's field that names the file.
-        text: Path of the file in the folder.
+        program: The script or program.
         folder: The job's folder.
-        is_python: Whether the file is a script. Otherwise it must be executable.
     """
-    file = folder / text
+    name, file = program.path, folder / program.path
     if not file.is_file():
-        files = [path.relative_to(folder).as_posix() for path in folder.glob("**/*.py" if is_python else "*")]
-        yield Issue(field_path, f"there is no {text} in {folder}; {errors.nearest(text, files)}".rstrip("; "))
-    elif is_python:
-        tree = _parse(file, text)
+        files = [path.relative_to(folder).as_posix() for path in folder.glob("**/*.py" if program.is_python else "*")]
+        yield Issue(program.field, f"there is no {name} in {folder}; {errors.nearest(name, files)}".rstrip("; "))
+    elif program.is_python:
+        tree = _parse(file, name)
         if isinstance(tree, str):
-            yield Issue(field_path, tree)
+            yield Issue(program.field, tree)
         elif isinstance(tree, Issue):
             yield tree
     elif not os.access(file, os.X_OK):
-        yield Issue(field_path, f"{text} is not executable; `chmod +x {file}`, or write command: [bash, {text}]")
+        yield Issue(program.field, f"{name} is not executable; `chmod +x {file}`, or write command: [bash, {name}]")
 
 
 def _globals_issues(job: Job, file: Path, broken: Collection[Place]) -> Iterator[Issue]:
@@ -357,9 +366,9 @@ def _parse(file: Path, name: str) -> ast.Module | Issue | str:
     try:
         return notebook.parse(file.read_bytes(), str(file))
     except SyntaxError as error:
-        line = errors.shortened((error.text or "").strip(), 100)
+        line = errors.shortened((error.text or "").strip(), longest=100)
         reason = f"{error.msg}: {line}" if line else str(error.msg)
-        return Issue((name,), f"is not Python: {reason}", str(file), error.lineno or 0)
+        return Issue((name,), f"is not Python: {reason}", source=str(file), line=error.lineno or 0)
     except (OSError, ValueError) as error:  # ValueError: the file holds null bytes
         return f"{file} cannot be read: {error}"
     except (RecursionError, MemoryError):  # raised by Python's parser

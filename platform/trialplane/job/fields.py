@@ -50,7 +50,6 @@ def explain(path: str) -> Field:
     Raises:
         InputError: No kind of job has such a field.
     """
-    definitions = _definitions()
     # Kind of job → its schema of the field at `parent`, the part of the path that was followed so far.
     schemas: dict[str, Any] = {kind: {"$ref": f"#/$defs/{cls.__name__}"} for kind, cls in kinds.CLASSES.items()}
     parent = ""
@@ -60,8 +59,10 @@ def explain(path: str) -> Field:
     for index, name in enumerate(names):
         choices = _ALGORITHMS.get(_definition_name(_first_value(schemas)), {})
         if name in choices:
-            return _algorithm_field(f"{parent}.{name}", names[index + 1 :], tuple(schemas), choices[name])
-        subfields = {kind: _subfields(field, definitions) for kind, field in schemas.items()}
+            return _algorithm_field(
+                f"{parent}.{name}", rest=names[index + 1 :], kind_names=tuple(schemas), choice=choices[name]
+            )
+        subfields = {kind: _subfields(field) for kind, field in schemas.items()}
         # Kinds without such a field drop out. "*" stands for a name that the job chooses.
         schemas = {
             kind: fields.get(name, fields.get("*")) for kind, fields in subfields.items() if {name, "*"} & set(fields)
@@ -72,9 +73,9 @@ def explain(path: str) -> Field:
         pattern.append(name if any(name in fields for fields in subfields.values()) else "*")
         text = _option_text(name, choices)
         parent = f"{parent}.{name}".lstrip(".")
-    field = _field(parent, tuple(schemas), _first_value(schemas), definitions)
+    field = _field(parent, kind_names=tuple(schemas), field=_first_value(schemas))
     field = dataclasses.replace(field, pattern=".".join(pattern), text=field.text or text)
-    return field if field.choices else dataclasses.replace(field, fields=_fields_below(schemas, definitions))
+    return field if field.choices else dataclasses.replace(field, fields=_fields_below(schemas))
 
 
 @functools.cache
@@ -84,21 +85,20 @@ def _definitions() -> Mapping[str, Any]:
     return definitions
 
 
-def _fields_below(schemas: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Field, ...]:
+def _fields_below(schemas: Mapping[str, Any]) -> tuple[Field, ...]:
     """Return the fields directly below a field, each with the kinds of job that have it.
 
     Args:
         schemas: Kind of job → its schema of the field.
-        definitions: Definitions to which schemas refer, by name.
     """
     kinds_by_name: dict[str, list[str]] = {}
     schema_by_name: dict[str, Any] = {}
     for kind, kind_schema in schemas.items():
-        for name, subfield in _subfields(kind_schema, definitions).items():
+        for name, subfield in _subfields(kind_schema).items():
             kinds_by_name.setdefault(name, []).append(kind)
             schema_by_name.setdefault(name, subfield)
     return tuple(
-        _field(name, tuple(kinds_by_name[name]), subfield, definitions) for name, subfield in schema_by_name.items()
+        _field(name, kind_names=tuple(kinds_by_name[name]), field=subfield) for name, subfield in schema_by_name.items()
     )
 
 
@@ -137,17 +137,16 @@ def default_of(field: Mapping[str, Any]) -> str:
     return "" if field.get("default") is None else json.dumps(field["default"])
 
 
-def _field(path: str, kind_names: tuple[str, ...], field: Mapping[str, Any], definitions: Mapping[str, Any]) -> Field:
+def _field(path: str, kind_names: tuple[str, ...], field: Mapping[str, Any]) -> Field:
     """Return the field for a schema, without the fields below it.
 
     Args:
         path: Dotted path of the field.
         kind_names: Kinds of job that have the field.
         field: Schema of the field.
-        definitions: Definitions to which schemas refer, by name.
     """
     name = _definition_name(field)
-    text = field.get("description") or definitions.get(name, {}).get("description", "")
+    text = field.get("description") or _definitions().get(name, {}).get("description", "")
     return Field(
         path=path,
         pattern=path,
@@ -175,11 +174,20 @@ def _algorithm_field(path: str, rest: list[str], kind_names: tuple[str, ...], ch
     if any(option.text for option in choice.options.values()):
         text = "The platform's own; see `platform docs studies`."
     fields = {
-        name: Field(name, name, kind_names, option.kind.value, default_of({"default": option.default}), option.text)
+        name: Field(
+            path=name,
+            pattern=name,
+            kinds=kind_names,
+            type=option.kind.value,
+            default=default_of({"default": option.default}),
+            text=option.text,
+        )
         for name, option in sorted(choice.options.items())
     }
     if not rest:
-        return Field(path, path, kind_names, "mapping", "", text, tuple(fields.values()))
+        return Field(
+            path=path, pattern=path, kinds=kind_names, type="mapping", default="", text=text, fields=tuple(fields.values())
+        )
     name = ".".join(rest)
     if name not in fields:
         raise _unknown_field(path, name, fields)
@@ -213,17 +221,17 @@ def _unknown_field(parent: str, name: str, names: Collection[str]) -> errors.Inp
     return errors.InputError(f"{f'`{parent}`' if parent else 'a job'} has no field {name!r}; {advice}")
 
 
-def _subfields(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+def _subfields(field: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schemas of the fields below a field, by name.
 
     These are the fields of a mapping, of the items of a list, or of all types that the field may have. "*" is the name of
     the values of a mapping whose keys the job chooses.
     """
     if "$ref" in field:
-        return _subfields(definitions[_definition_name(field)], definitions)
+        return _subfields(_definitions()[_definition_name(field)])
     fields: dict[str, Any] = {}
     for part in _alternatives(field):
-        for name, subfield in _subfields(part, definitions).items():
+        for name, subfield in _subfields(part).items():
             fields[name] = _union_schema(fields[name], subfield) if name in fields else subfield
     fields.update(field.get("properties", {}))
     if (value := _value_schema(field)) is not None:

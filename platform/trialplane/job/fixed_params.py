@@ -48,10 +48,10 @@ def override_issues(
             if name not in known_names:
                 hint = errors.nearest(name, known_names)
                 message = "; ".join(part for part in ("there is no such parameter", hint.rstrip("?")) if part)
-                yield Issue(("params", name), f"{message}; add new ones to params in job.yaml", source)
+                yield Issue(("params", name), f"{message}; add new ones to params in job.yaml", source=source)
             elif isinstance(space_fields, dict) and name in space_fields:
                 advice = f"--set space.{name}=null removes it from the space"
-                yield Issue(("params", name), f"is searched, and what is drawn wins; {advice}", source)
+                yield Issue(("params", name), f"is searched, and what is drawn wins; {advice}", source=source)
 
 
 def fix_parameters(
@@ -80,13 +80,13 @@ def fix_parameters(
                 if not _resolve_condition(fields, name, value):
                     _remove_from_space(job_draft, dependent)
                     removed_names.add(dependent)
-            _drop_points(job_draft, name, value, removed_names)
+            _drop_points(job_draft, name, value=value, removed_names=removed_names)
         elif name not in (*present_params, *commented_names) and not accepts_new:
             reason = "the space is code, so only names in params can be fixed; " if isinstance(space_fields, str) else ""
             hint = errors.nearest(name, [*present_params, *(space_fields if isinstance(space_fields, dict) else ())])
             remedy = f"for a new one write `params: {{{name}: VALUE}}` into job.yaml"
             parts = ("there is no such parameter", f"{reason}{hint}".rstrip("; "), remedy)
-            job_draft.issues.append(Issue((name,), "; ".join(filter(None, parts)), SOURCE))
+            job_draft.issues.append(Issue((name,), "; ".join(filter(None, parts)), source=SOURCE))
             continue
         job_draft.set(("params", name), value, Origin(SOURCE))
 

@@ -89,12 +89,14 @@ def _input_issues(job: Job, name: str, input_: Input, folder: Path, pod_folder: 
         files.append(file)
         normalized = Path(os.path.normpath(file.absolute()))
         message = _file_problem(file, input_, _columns(job, input_))
-        message = message or _availability_problem(path, normalized, folder.absolute(), pod_folder, is_remote=is_remote)
+        message = message or _availability_problem(
+            path, file=normalized, folder=folder.absolute(), pod_folder=pod_folder, is_remote=is_remote
+        )
         if message:
-            yield Issue((field,), message, str(file))
+            yield Issue((field,), message, source=str(file))
             is_valid = False
     if input_.format == "lines" and is_valid and (message := _line_count_problem(job, input_.terms, files)):
-        yield Issue((field,), message, str(files[0]) if files else "")
+        yield Issue((field,), message, source=str(files[0]) if files else "")
 
 
 def _expected_file(input_: Input) -> str:

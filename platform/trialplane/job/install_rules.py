@@ -27,5 +27,6 @@ def install_issues(needs: Requirements) -> list[Issue]:
             if option is None or (f"{prefix}{name}", line) in reported:
                 continue
             reason = "hashes are not compared in a pod" if "hash" in content else "options are not followed in a pod"
-            issues.append(Issue((errors.shortened(option[1], 100),), f"{reason}; {_ADVICE}", f"{prefix}{name}", line))
+            field_path = (errors.shortened(option[1], longest=100),)
+            issues.append(Issue(field_path, f"{reason}; {_ADVICE}", source=f"{prefix}{name}", line=line))
     return sorted(issues, key=lambda issue: (issue.source, issue.line))

@@ -21,6 +21,7 @@ from trialplane.job import document, draft, entrypoint, fixed_params, mlflow_nam
 from trialplane.job.document import Document
 from trialplane.job.draft import Draft, Origin
 from trialplane.job.kinds import CLASSES, Job, training
+from trialplane.job.numeric import is_number
 
 FILE = "job.yaml"
 FOLDER = "jobs"
@@ -56,8 +57,8 @@ def find_job(name_or_path: str, search: Path) -> Path:
         raise JobNotFound(f"no job {name_or_path!r}: there is no such user") from error
     path = path if path.is_absolute() else search / path
     folders = [folder / FOLDER for folder in (search, *search.absolute().parents) if (folder / FOLDER).is_dir()]
-    is_name = name_or_path not in ("", ".", "..") and "/" not in name_or_path
-    candidates = [folders[0] / name_or_path, path] if is_name and folders else [path]  # a name may be a folder's path too
+    is_name = name_or_path not in ("", ".", "..") and "/" not in name_or_path  # which may also be the path of a folder
+    candidates = [folders[0] / name_or_path, path] if is_name and folders else [path]
     for candidate in candidates:
         if candidate.name == FILE and _is_file(candidate):
             return candidate.parent
@@ -131,7 +132,7 @@ def load_job(
     """
     source = _short_path(folder / (script or FILE))
     if script:
-        job_file = Document({"kind": kind, "script": script}, {}, source)
+        job_file = Document(data={"kind": kind, "script": script}, lines={}, source=source)
     else:
         job_file = document.read(folder / FILE, source, "is empty; `platform init` writes one that runs")
     # First the job without a profile or an override, and with each profile.
@@ -140,7 +141,7 @@ def load_job(
     base.data["name"] = _job_name(folder / script)  # without a script, that of the folder
     if "name" in job_file.data:
         message = "is the name of the job's folder; drop this line"
-        issues.append(Issue(("name",), message, source, job_file.lines[("name",)]))
+        issues.append(Issue(("name",), message, source=source, line=job_file.lines[("name",)]))
     has_objective = "objective" in job_file.data
     base_judgment = verdict.judge(base, has_objective)
     for name in profiles:
@@ -154,7 +155,7 @@ def load_job(
     elif profile is not None:
         other_profiles = profiles
         hint = errors.nearest(profile, profiles) or "the job has no profiles"
-        issues.append(Issue(("profiles",), f"there is no profile {profile!r}; {hint}", "--profile"))
+        issues.append(Issue(("profiles",), f"there is no profile {profile!r}; {hint}", source="--profile"))
     _apply_environment(job_draft, environ or {})
     commented_params = {} if script else _commented_params(folder / FILE)
     if params:
@@ -283,7 +284,7 @@ def _kind_issues(job_draft: Draft, kind: str | None) -> list[Issue]:
     origin = job_draft.origin(("kind",))
     name = job_draft.data["name"]
     message = f"is {actual_kind}, and not {kind}: `platform submit {actual_kind} {name}`"
-    return [Issue(("kind",), message, origin.source, origin.line)]
+    return [Issue(("kind",), message, source=origin.source, line=origin.line)]
 
 
 def _valid_environment_paths(job_file: Document, base_judgment: verdict.Judgment) -> list[Place]:
@@ -322,9 +323,14 @@ def _profiles(job_file: Document) -> tuple[list[str], list[Issue]]:
         return [], []
     if not isinstance(profiles, dict):
         message = "must be a mapping of names to fields: max: {trials: 800}"
-        return [], [Issue(("profiles",), message, job_file.source, job_file.lines[("profiles",)])]
+        return [], [Issue(("profiles",), message, source=job_file.source, line=job_file.lines[("profiles",)])]
     issues = [
-        Issue(("profiles", name), "must be a mapping of fields", job_file.source, job_file.lines[("profiles", name)])
+        Issue(
+            ("profiles", name),
+            "must be a mapping of fields",
+            source=job_file.source,
+            line=job_file.lines[("profiles", name)],
+        )
         for name, fields in profiles.items()
         if not isinstance(fields, dict)
     ]
@@ -334,7 +340,7 @@ def _profiles(job_file: Document) -> tuple[list[str], list[Issue]]:
 def _apply_profile(job_draft: Draft, job_file: Document, name: str) -> None:
     """Merge a profile over a draft."""
     origins = {
-        field_path[2:]: Origin(job_file.source, line, ("profiles", name))
+        field_path[2:]: Origin(job_file.source, line, within=("profiles", name))
         for field_path, line in job_file.lines.items()
         if field_path[:2] == ("profiles", name) and len(field_path) > 2
     }
@@ -385,8 +391,8 @@ def _apply_environment(job_draft: Draft, environ: Mapping[str, str]) -> None:
                 value = [document.scalar(part, variable) for part in text.split(",") if part.strip()]
         except SpecError:
             value = text  # a string that is not valid YAML
-        if _is_number(old) and not _is_number(value) and value is not None:
-            job_draft.issues.append(Issue((field,), f"must be a number like {old}, not {text!r}", variable))
+        if is_number(old) and not is_number(value) and value is not None:
+            job_draft.issues.append(Issue((field,), f"must be a number like {old}, not {text!r}", source=variable))
         else:
             job_draft.set(field_path, value, Origin(variable))
 
@@ -417,8 +423,5 @@ def _code_issues(job_draft: Draft, judgment: verdict.Judgment, folder: Path) -> 
     issues = list(entrypoint.check(judgment.partial, folder, judgment.broken))
     if ("requirements",) not in judgment.broken and ("script",) not in judgment.broken:
         issues += requirements.job_requirements(judgment.partial, folder, requirements.source_prefix(folder)).issues
+    # Issues of the code have a source. Issues of the job's fields get one: the file, flag or variable that sets the field.
     return [issue if issue.source else verdict.locate(job_draft, issue) for issue in issues]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -174,7 +174,7 @@ def _choice(kind: ValueKind, name: str, cls: str, arguments: Mapping[str, str]) 
         arguments: Signatures of the class's arguments, by name.
     """
     job_options = {key: text for key, text in arguments.items() if key not in (*_PLATFORM, *_IGNORED)}
-    # Most pruners compare reports of one metric.
+    # By default, a pruner compares reports of one metric, and a sampler takes any number of objectives.
     traits = {"objectives": 1 if kind is ValueKind.PRUNER else None, **_TRAITS.get(name, {})}
     return Choice(
         cls,
@@ -204,8 +204,8 @@ PRUNERS = {
     **_OPTUNA_TABLES[ValueKind.PRUNER],
     # Optuna's successive halving with defaults that suit reports of epochs, or with `promote` the platform's own.
     "asha": Choice(
-        "AshaPruner",
-        {
+        cls="AshaPruner",
+        options={
             "promote": Option(
                 ValueKind.BOOL,
                 nullable=False,
@@ -248,7 +248,7 @@ PRUNERS = {
                 text="Number of groups of trials; those of later groups are first paused one rung later. For promote: true.",
             ),
         },
-        {},
+        platform={},
         objectives=1,
     ),
 }

@@ -59,7 +59,7 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
     command, script = getattr(job, "command", None), getattr(job, "script", None)
     has_arguments = getattr(job, "arguments", None) is not None
     is_invalid = bool({("space",), ("params",), ("command",), ("script",)} & set(broken)) or (command and script)
-    if has_arguments or is_invalid or job.search.function:
+    if has_arguments or is_invalid or job.search.function:  # a function defines the parameters, so their names are unknown
         return
     fields = dict.fromkeys(job.params, "params") | dict.fromkeys(job.search.names, "space")  # parameter → its field
     # Fields such as pruner.max_resource name a parameter that need not reach the program.
@@ -197,7 +197,7 @@ def _files(script: Path, roots: Sequence[Path]) -> Iterator[_File | None]:
             yield None
             return
         libraries = _top_imports(tree) - own_names - sys.stdlib_module_names
-        yield _File(data.decode(errors="replace"), tree, frozenset(libraries))
+        yield _File(text=data.decode(errors="replace"), tree=tree, libraries=frozenset(libraries))
         may_run_any = bool(names & _RUNS_OTHERS)
         for name, files in files_by_name.items():
             if may_run_any or name in names:

@@ -16,7 +16,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Issue
@@ -62,13 +62,27 @@ class RequirementLine:
     applies: bool = True
 
 
+class RequiredPython(NamedTuple):
+    """Versions of Python that a script requires.
+
+    Attributes:
+        versions: Range of the versions.
+        source: Name of the script in messages.
+        line: 1-based line that requires them.
+    """
+
+    versions: SpecifierSet
+    source: str
+    line: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Requirements:
     """The requirements of a job.
 
     Attributes:
         lines: Lines with a requirement, in their order.
-        python: Required versions of Python, with the file and the line that require them. None for any version.
+        python: Required versions of Python. None for any version.
         unchecked: Remarks about lines that only an installation could check.
         issues: Issues of invalid lines.
         files: Path and text of each file; for a script, its dependencies, one per line.
@@ -77,7 +91,7 @@ class Requirements:
     """
 
     lines: tuple[RequirementLine, ...] = ()
-    python: tuple[SpecifierSet, str, int] | None = None
+    python: RequiredPython | None = None
     unchecked: tuple[Issue, ...] = ()
     issues: tuple[Issue, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
@@ -127,9 +141,15 @@ def read(folder: Path, name: str, prefix: str = "", *, is_named: bool = True) ->
         if not is_named:
             return Requirements()
         reader.issues.append(Issue(("requirements",), f"{name} has no metadata: there is no line `# /// script` in it"))
-    files = tuple(sorted(reader.files.items()))
-    issues, unchecked = tuple(reader.issues), tuple(reader.unchecked)
-    return Requirements(tuple(reader.lines), reader.python, unchecked, issues, files, name, f"{prefix}{name}")
+    return Requirements(
+        lines=tuple(reader.lines),
+        python=reader.python,
+        unchecked=tuple(reader.unchecked),
+        issues=tuple(reader.issues),
+        files=tuple(sorted(reader.files.items())),
+        main=name,
+        source=f"{prefix}{name}",
+    )
 
 
 class _Reader:
@@ -142,7 +162,7 @@ class _Reader:
 
     def __init__(self, folder: Path, prefix: str) -> None:
         self.lines: list[RequirementLine] = []
-        self.python: tuple[SpecifierSet, str, int] | None = None
+        self.python: RequiredPython | None = None
         self.unchecked: list[Issue] = []
         self.issues: list[Issue] = []
         self.files: dict[str, str] = {}
@@ -183,7 +203,7 @@ class _Reader:
         else:  # -ovalue or -o value
             option, value = word[:2], word[2:]
         value = value or line[len(word) :].strip()
-        template = Issue((option,), "", f"{self._prefix}{name}", number)  # for issues of this line
+        template = Issue((option,), "", source=f"{self._prefix}{name}", line=number)  # for issues of this line
         if option in _INCLUDE_OPTIONS or option in _CONSTRAINT_OPTIONS:
             self._include(name, value, template)
         elif option in _EDITABLE_OPTIONS:
@@ -198,7 +218,7 @@ class _Reader:
         Returns:
             Whether the script has metadata. True if it cannot be read, which is then its only issue.
         """
-        text = self._read_text(name, None)
+        text = self._read_text(name, included_at=None)
         if text is None:
             return True
         source = f"{self._prefix}{name}"
@@ -208,15 +228,17 @@ class _Reader:
         first_line, content = blocks[0]
         if len(blocks) > 1:
             second_line, _ = blocks[1]
-            self.issues.append(Issue(("script",), "appears twice; keep one of the blocks", source, second_line))
+            self.issues.append(Issue(("script",), "appears twice; keep one of the blocks", source=source, line=second_line))
         try:
             data = tomllib.loads("\n".join(content))
         except tomllib.TOMLDecodeError as error:
-            self.issues.append(Issue(("script",), f"the metadata is not TOML: {error}", source, first_line))
+            self.issues.append(Issue(("script",), f"the metadata is not TOML: {error}", source=source, line=first_line))
             return True
         dependencies = data.get("dependencies", [])
         if not isinstance(dependencies, list) or not all(isinstance(dependency, str) for dependency in dependencies):
-            self.issues.append(Issue(("dependencies",), 'must be a list of strings: ["torch>=2"]', source, first_line))
+            self.issues.append(
+                Issue(("dependencies",), 'must be a list of strings: ["torch>=2"]', source=source, line=first_line)
+            )
             dependencies = []
         self.files[name] = "\n".join(dependencies)  # not the whole script: its other lines do not matter
 
@@ -238,10 +260,10 @@ class _Reader:
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
         try:
-            self.python = SpecifierSet(str(version_range)), source, line
+            self.python = RequiredPython(SpecifierSet(str(version_range)), source, line)
         except InvalidSpecifier:
             message = f'{version_range!r} is not a range of versions; write requires-python = ">=3.11"'
-            self.issues.append(Issue(("requires-python",), message, source, line))
+            self.issues.append(Issue(("requires-python",), message, source=source, line=line))
 
     def _add_requirement(self, text: str, source: str, line: int) -> None:
         """Record a requirement. Record an issue instead if it is invalid, and a remark if it cannot be checked.
@@ -254,7 +276,7 @@ class _Reader:
         from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
         from packaging.requirements import Requirement
 
-        template = Issue((), "", source, line)
+        template = Issue((), "", source=source, line=line)
         if "${" in text:
             message = "is not checked: it contains a variable, which pip replaces"
             self.unchecked.append(_line_issue(template, "a line with ${…}", message))
@@ -304,7 +326,7 @@ class _Reader:
             )
         elif path not in self.files:  # ends circular includes
             read = self._read_text if option in _CONSTRAINT_OPTIONS else self.read_file
-            read(path, _line_issue(template, option_and_value, ""))
+            read(path, _line_issue(template, option_and_value, message=""))
 
     def _read_text(self, name: str, included_at: Issue | None) -> str | None:
         """Record and return the text of a file. If it cannot be read, record an issue, and return None.
@@ -335,7 +357,7 @@ def _line_issue(template: Issue, subject: str, message: str) -> Issue:
         subject: The part of the line.
         message: The problem.
     """
-    return dataclasses.replace(template, field_path=(errors.shortened(subject, 100),), message=message)
+    return dataclasses.replace(template, field_path=(errors.shortened(subject, longest=100),), message=message)
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -389,7 +411,7 @@ def unmet_issues(needs: Requirements, advice: str = "") -> list[Issue]:
     """
     checked = [line for line in needs.lines if line.applies]
     issues = [
-        Issue((str(line.requirement),), reason, line.source, line.line)
+        Issue((str(line.requirement),), reason, source=line.source, line=line.line)
         for line in checked
         if (reason := _unmet_reason(line.requirement))
     ]
@@ -397,8 +419,9 @@ def unmet_issues(needs: Requirements, advice: str = "") -> list[Issue]:
         advice = _pip_advice(needs, checked)
     if needs.python is not None:  # after the default advice: pip cannot install another Python
         versions, source, line = needs.python
-        if not versions.contains(platform.python_version(), prereleases=True):
-            issues.insert(0, Issue((f"requires-python {versions}",), f"this is {platform.python_version()}", source, line))
+        current = platform.python_version()
+        if not versions.contains(current, prereleases=True):
+            issues.insert(0, Issue((f"requires-python {versions}",), f"this is {current}", source=source, line=line))
     if not issues:
         return []
     count = errors.counted(len({(issue.source, issue.line) for issue in issues}), "requirement")

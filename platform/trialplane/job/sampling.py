@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from trialplane import errors
 from trialplane.errors import Issue
 from trialplane.job import models, options, values
+from trialplane.job.numeric import is_number
 from trialplane.job.options import Choice, Option, ValueKind
 
 _FUNCTION = re.compile(values.FUNCTION)
@@ -295,7 +296,7 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
 def _check_number(option: Option, value: Any) -> Iterator[Issue]:
     """Yield issues of a value that must be a number within the bounds; a whole one unless the kind is NUMBER."""
     kind = option.kind
-    if not _is_number(value) or (kind is not ValueKind.NUMBER and not isinstance(value, int)):
+    if not _is_finite_number(value) or (kind is not ValueKind.NUMBER and not isinstance(value, int)):
         yield Issue((), f"must be {kind.value}, not {value!r}")
     elif option.minimum is not None and value < option.minimum:
         yield Issue((), f"{value} must be at least {option.minimum:g}")
@@ -305,16 +306,16 @@ def _check_number(option: Option, value: Any) -> Iterator[Issue]:
         yield Issue((), f"{value} must be at most {option.maximum:g}")
 
 
-def _is_number(value: Any) -> bool:
+def _is_finite_number(value: Any) -> bool:
     """Whether a value is a finite number that a float can represent."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not is_number(value):
         return False
     return abs(value) <= values.LARGEST if isinstance(value, int) else math.isfinite(value)
 
 
 def _is_row(value: Any) -> bool:
     """Whether a value is a list of numbers, and not empty."""
-    return isinstance(value, (list, tuple)) and bool(value) and all(_is_number(item) for item in value)
+    return isinstance(value, (list, tuple)) and bool(value) and all(_is_finite_number(item) for item in value)
 
 
 def _algorithm_name(data: Any) -> str:
@@ -331,7 +332,7 @@ def _check_genetic(option_values: Mapping[str, Any]) -> Iterator[Issue]:
     """Yield an issue of a population that has fewer members than its crossover needs as parents."""
     name, size = _algorithm_name(option_values["crossover"]), option_values["population_size"]
     crossover = options.TABLES[ValueKind.CROSSOVER].get(name)
-    if crossover is not None and _is_number(size) and 2 <= size < crossover.parents:
+    if crossover is not None and _is_finite_number(size) and 2 <= size < crossover.parents:
         yield Issue(("population_size",), f"{size} must be at least {crossover.parents}: {name} needs so many parents")
 
 
@@ -346,7 +347,7 @@ def _check_threshold(option_values: Mapping[str, Any]) -> Iterator[Issue]:
     lower, upper = option_values["lower"], option_values["upper"]
     if lower is None and upper is None:
         yield Issue(("lower",), "is missing; threshold needs lower or upper or both")
-    elif _is_number(lower) and _is_number(upper) and lower > upper:
+    elif _is_finite_number(lower) and _is_finite_number(upper) and lower > upper:
         yield Issue(("lower",), f"{lower} is over upper ({upper})")
 
 
@@ -354,7 +355,7 @@ def _check_halving(option_values: Mapping[str, Any]) -> Iterator[Issue]:
     """Yield an issue of `bootstrap_count` beside a resource of "auto". Optuna requires a number then."""
     key = "max_resource" if "max_resource" in option_values else "min_resource"  # of hyperband, or successive_halving
     count = option_values["bootstrap_count"]
-    if _is_number(count) and count > 0 and option_values[key] == "auto":
+    if _is_finite_number(count) and count > 0 and option_values[key] == "auto":
         yield Issue(("bootstrap_count",), f"needs a {key} that is a number, not auto")
 
 

@@ -233,7 +233,7 @@ class Search:
         return self.watched_objective(objective).direction != objective.direction
 
 
-NO_SEARCH = Search({}, Sampler(name="random"), Pruner(name="none"))
+NO_SEARCH = Search(space={}, sampler=Sampler(name="random"), pruner=Pruner(name="none"))
 
 
 def _middle(parameter: spaces.AnyParameter) -> Any:

@@ -85,7 +85,9 @@ def _named_spans(text: str, name: str) -> list[tuple[str, tuple[int, int]]]:
             return list(dict(_line_spans(text)).items())
         text = _as_yaml(text, name)
         node = yaml.compose(text, yaml.SafeLoader)
-        return list(dict(_yaml_spans(node, "", text, set())).items()) if isinstance(node, yaml.MappingNode) else []
+        if not isinstance(node, yaml.MappingNode):
+            return []
+        return list(dict(_yaml_spans(node, prefix="", text=text, visited=set())).items())
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
     except SyntaxError as error:
@@ -257,7 +259,7 @@ def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int
         visited.add(id(value))
         name = f"{prefix}{key.value}"
         if isinstance(value, yaml.MappingNode) and value.value:  # an empty mapping, {}, is a value
-            yield from _yaml_spans(value, f"{name}.", text, visited)
+            yield from _yaml_spans(value, prefix=f"{name}.", text=text, visited=visited)
             continue
         start, end = value.start_mark.index, value.end_mark.index
         if isinstance(value, yaml.SequenceNode) and not value.flow_style:

@@ -39,7 +39,7 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     is_valid = match is not None or not any(_NO_CHOICE.fullmatch(choice) for choice in choices)
     if not is_valid or not re.fullmatch(values.NAME, name):
         usage = "write NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C"
-        raise SpecError([Issue(("space",), f"{text!r} is not a parameter; {usage}", source)])
+        raise SpecError([Issue(("space",), f"{text!r} is not a parameter; {usage}", source=source)])
     if match is None:
         return name, {"type": "categorical", "choices": [document.scalar(part, source) for part in choices]}
     return name, _range_fields(*match.groups())
@@ -93,7 +93,7 @@ def _choices(name: str, definition: str, source: str) -> list[Any]:
         choices = None
     if not isinstance(choices, list):
         usage = f"write lists as in --space '{name}=[A,B],[A,B,C]', or a range as in --space {name}=LOW..HIGH"
-        raise SpecError([Issue(("space", name), f"{definition!r} is not a list of choices; {usage}", source)])
+        raise SpecError([Issue(("space", name), f"{definition!r} is not a list of choices; {usage}", source=source)])
     return choices[0] if len(choices) == 1 and isinstance(choices[0], list) else choices
 
 
@@ -109,7 +109,7 @@ def value(text: str, source: str) -> tuple[str, Any]:
     """
     name, equals, value_text = text.partition("=")
     if not equals or not re.fullmatch(values.NAME, name.strip()):
-        raise SpecError([Issue(("params",), f"{text!r} is not a parameter; write NAME=VALUE", source)])
+        raise SpecError([Issue(("params",), f"{text!r} is not a parameter; write NAME=VALUE", source=source)])
     return name.strip(), document.scalar(value_text, source)
 
 
@@ -148,5 +148,5 @@ def objective(text: str, source: str) -> dict[str, str]:
         problem = f"does not name its direction; write {name}:max or {name}:min"
         if not name:
             problem = "names no metric; write METRIC:max, as in accuracy:max"
-        raise SpecError([Issue(("objective",), f"{text!r} {problem}", source)])
+        raise SpecError([Issue(("objective",), f"{text!r} {problem}", source=source)])
     return {"metric": metric, "direction": _DIRECTIONS[direction]}

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from trialplane.errors import Issue
 from trialplane.job import models, values
+from trialplane.job.numeric import is_number
 
 # The points of a space are not counted if the parameters that conditions name have more combinations than this.
 _MOST_BRANCHES = 10_000
@@ -97,7 +98,7 @@ class FloatParameter(_Parameter):
 
     def contains(self, value: Any) -> bool:
         """Whether `value` is in the range, and on a step if there are steps."""
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not self.low <= value <= self.high:
+        if not is_number(value) or not self.low <= value <= self.high:
             return False
         return self.step is None or _is_on_step(float(value) - self.low, self.step)
 
@@ -277,7 +278,7 @@ class NormalParameter(_Parameter):
     def contains(self, value: Any) -> bool:
         """Whether `value` is in the range."""
         low, high = self.ends
-        return not isinstance(value, bool) and isinstance(value, (int, float)) and low <= value <= high
+        return is_number(value) and low <= value <= high
 
     @property
     def _normal(self) -> statistics.NormalDist:
@@ -405,9 +406,9 @@ def count_points(parameters: dict[str, AnyParameter]) -> int | None:
         if index == len(order):
             return 1
         name, parameter = order[index]
-        if not is_active(parameter, drawn):
+        if not is_active(parameter, drawn):  # the points with these values do not have it
             return count_from(index + 1, drawn)
-        if name in condition_names:
+        if name in condition_names:  # its value decides which parameters follow
             return sum(count_from(index + 1, {**drawn, name: value}) for value in parameter.points())
         return counts[name] * count_from(index + 1, drawn)
 

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, FiniteFloat, PlainValidator, WithJs
 
 from trialplane.errors import Issue, Place
 from trialplane.job import models, program
+from trialplane.job.numeric import is_number
 
 FUNCTION = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -60,7 +61,7 @@ def cores(value: Any) -> int | float | None:
     amount: int | float = 0
     if isinstance(value, str) and _CORES.fullmatch(value):
         amount = float(value.removesuffix("m")) / (1000 if value.endswith("m") else 1)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+    elif is_number(value):
         amount = value
     if not 0.001 <= amount <= LARGEST:
         return None
@@ -73,7 +74,7 @@ def _parse_gpus(value: Any) -> int | float:
     Raises:
         ValueError: The value is neither.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not is_number(value):
         raise ValueError(f"{repr(value)[:40]} is not a number of GPUs; write 1, or a share of one: 0.5")
     is_whole = isinstance(value, int) or value.is_integer()
     if not is_whole and not 0.01 <= value < 1:

@@ -61,7 +61,7 @@ def judge(draft: Draft, has_objective: bool = False, valid_paths: Collection[Pla
         rule_issues = [issue for issue in partial.check(broken) if issue.field_path not in (*reported, *valid_paths)]
         job_issues += _with_hints(draft, rule_issues)
     issues = [*draft.issues, *(locate(draft, issue, has_objective) for issue in job_issues)]
-    return Judgment(None if issues else job, issues, partial, frozenset(broken))
+    return Judgment(job=None if issues else job, issues=issues, partial=partial, broken=frozenset(broken))
 
 
 def _removable_path(field_path: Place) -> Place:
@@ -132,4 +132,4 @@ def locate(draft: Draft, issue: Issue, has_objective: bool = False) -> Issue:
     field_path, origin = issue.field_path, draft.origin(issue.field_path)
     if has_objective and field_path[:1] == ("objectives",):
         field_path = ("objective", *field_path[2:])
-    return Issue((*origin.within, *(field_path or ("job",))), issue.message, origin.source, origin.line)
+    return Issue((*origin.within, *(field_path or ("job",))), issue.message, source=origin.source, line=origin.line)

@@ -154,7 +154,9 @@ class Cluster:
             TargetError: The cluster cannot be reached.
         """
         answer = self._send(method, path, query, body, content, headers, timeout, preload=True)
-        return ApiResponse(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.data)
+        return ApiResponse(
+            answer.status, headers={name.lower(): value for name, value in answer.headers.items()}, data=answer.data
+        )
 
     def read(self, kind: ObjectKind, name: str) -> dict[str, Any] | None:
         """Return an object, or None if there is no object of that name."""
@@ -308,7 +310,7 @@ class Cluster:
         )
         try:
             if answer.status >= 300:
-                raise self.refusal_error(ApiResponse(answer.status, {}, answer.read()), "get", "pods/log")
+                raise self.refusal_error(ApiResponse(answer.status, headers={}, data=answer.read()), "get", "pods/log")
             yield from logs.lines(self._body_pieces(answer))
         finally:
             answer.release_conn()
@@ -361,7 +363,16 @@ class Cluster:
         For the arguments, see `service`. An empty `body` is not sent. Reading the body may raise errors of urllib3.
         """
         url = f"/api/v1/namespaces/{namespace or self.namespace}/services/{scheme}:{name}:{port}/proxy{path}"
-        answer = self._send(method, url, None, body or None, "application/json", headers, READ, preload=False)
+        answer = self._send(
+            method,
+            url,
+            query=None,
+            body=body or None,
+            content="application/json",
+            headers=headers,
+            timeout=READ,
+            preload=False,
+        )
         try:
             yield answer
             answer.drain_conn()

@@ -109,7 +109,7 @@ def read(context: str | None) -> KubeContext | None:
     if not str(cluster.get("server", "")).startswith(("http://", "https://")):
         file, _ = clusters[cluster_name]
         raise TargetError(f"the kubeconfig {file} cannot be used: the cluster of {name} has no server")
-    return KubeContext(name, context_fields.get("namespace", ""), cluster, user)
+    return KubeContext(name=name, namespace=context_fields.get("namespace", ""), cluster=cluster, user=user)
 
 
 def _files() -> list[Path]:

@@ -1,4 +1,4 @@
-"""Metadata of a Kubernetes object: its creation time, its owners, and whether it is being deleted. Pure."""
+"""Metadata of a Kubernetes object: labels, annotations, creation time, owners, and whether it is being deleted. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 KubeObject = Mapping[str, Any]  # object of Kubernetes, as plain JSON values
+
+
+def labels_of(kube_object: KubeObject) -> Mapping[str, str]:
+    """Return the labels of an object, which may have none."""
+    return kube_object["metadata"].get("labels") or {}
+
+
+def annotations_of(kube_object: KubeObject) -> Mapping[str, str]:
+    """Return the annotations of an object, which may have none."""
+    return kube_object["metadata"].get("annotations") or {}
 
 
 def is_deleted(kube_object: KubeObject) -> bool:

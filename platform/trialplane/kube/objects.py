@@ -300,7 +300,9 @@ class Objects:
         packed = [part for part in parts if part is not None]
         if len(packed) < len(parts):
             return None
-        return Submission(run.parsed.job, {**run.parsed.spec.submission, "code_hash": code.sha256}, b"".join(packed))
+        return Submission(
+            run.parsed.job, facts={**run.parsed.spec.submission, "code_hash": code.sha256}, code=b"".join(packed)
+        )
 
     def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
         """Return the pods of a run, the newest first. With a role, such as `names.TRIAL`, only its pods."""

@@ -47,6 +47,12 @@ COUNTS = 50  # number of runs without a controller whose counts are cached; each
 CHANGES = 1000  # number of a run's newest changes that are kept
 _NO_TOKEN = "0" * 64  # compared instead of a missing hash, so that the comparison takes equally long
 
+
+def unavailable(error: BaseException) -> str:
+    """Return the message for users when the database does not answer."""
+    return f"the ledger's database does not answer: {reason(error)}; all records are safe"
+
+
 # The number of sessions that hold an advisory lock; `high` and `low` are the two halves of its key.
 _LOCK_HOLDERS = """
 SELECT count(*) FROM pg_locks

@@ -14,6 +14,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from trialplane.job.numeric import is_number
+
 _MAX_EXACT = 1 << 24  # whole numbers up to this are exact as 32-bit floats
 _MAX_FLOAT32 = 3.4e38  # larger numbers do not fit into 32-bit floats
 _MAX_TEXT = 500  # limit of the characters of a text
@@ -79,11 +81,6 @@ def from_values(table: str, name: str, category: str, values: Sequence[Any], *, 
     if all(value is None or is_number(value) for value in values):
         return Column(table, name, numbers(values), category=category, log=log)
     return from_texts(table, name, (None if value is None else text(value) for value in values), category)
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value is a number. True and False are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def text(value: Any) -> str:

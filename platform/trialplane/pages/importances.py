@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from trialplane.job import space as spaces
 from trialplane.job.kinds import Job
+from trialplane.job.numeric import is_number
 from trialplane.pages import columns
 from trialplane.wire.records import TrialRow
 from trialplane.wire.rows import losses
@@ -108,7 +109,7 @@ def _distributions(job: Job, rows: Sequence[TrialRow], distributions: Any) -> di
     distribution_by_name: dict[str, Any] = {}
     for name in names:
         values = [row.params[name] for row in rows if name in row.params]
-        are_numbers = all(columns.is_number(value) and math.isfinite(value) for value in values)
+        are_numbers = all(is_number(value) and math.isfinite(value) for value in values)
         if not are_numbers or isinstance(parameters.get(name), spaces.CategoricalParameter):
             choices = list(dict.fromkeys(map(columns.text, values)))
             if len(choices) > 1:

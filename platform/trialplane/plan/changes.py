@@ -40,7 +40,7 @@ def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], sta
     """
     # A job with a script has the default entrypoint too. The validation would take it for one that the author has written.
     unused = {"entrypoint"} if isinstance(old, Ranked) and (old.script or old.command) else set()
-    edited = Draft(old.model_dump(mode="json", exclude=unused), {})
+    edited = Draft(old.model_dump(mode="json", exclude=unused), origins={})
     # Dotted field → its value, and the flag or assignment for messages.
     requested = {field: (value, "--" + field.rpartition(".")[2].replace("_", "-")) for field, value in changes.items()}
     issues: list[Issue] = []
@@ -55,7 +55,7 @@ def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], sta
         if is_unused_flag:
             continue
         if not _can_change(field, old):
-            issues.append(Issue((field,), _unchangeable_message(old), source))
+            issues.append(Issue((field,), _unchangeable_message(old), source=source))
             continue
         edited.set(draft.path(field, fixed_params.parameter_names(edited.data)), value, Origin(source))
     judgment = verdict.judge(edited)
@@ -71,7 +71,7 @@ def _count_issues(old: Job, new: Job, started: int) -> Iterator[Issue]:
     """Yield the issue of a changed number of trials that is lower than the number of those that have already started."""
     if new.trials != old.trials and new.trials < started:
         flag = f"--{old.count_field.rpartition('.')[2]}"
-        yield Issue((old.count_field,), f"{started} have already started; set at least this number", flag)
+        yield Issue((old.count_field,), f"{started} have already started; set at least this number", source=flag)
 
 
 def _unchangeable_message(old: Job) -> str:

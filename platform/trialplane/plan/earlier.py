@@ -248,7 +248,16 @@ def beginnings(
             continue
         digest = outcome.checkpoints.digest
         selected.append(
-            Beginning(run, request.trial, params, request.seed, digest, outcome.step, offset, dict(outcome.best))
+            Beginning(
+                run=run,
+                trial=request.trial,
+                params=params,
+                seed=request.seed,
+                digest=digest,
+                step=outcome.step,
+                offset=offset,
+                best=dict(outcome.best),
+            )
         )
     return selected, lacking_count
 
@@ -330,7 +339,7 @@ def followable_run(
             )
             ended = []
         positions[request.number] = position
-    return FollowableRun(run, decides_alike, selected, positions)
+    return FollowableRun(run=run, decides_alike=decides_alike, attempts=selected, positions=positions)
 
 
 def _repeatable(

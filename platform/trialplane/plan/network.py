@@ -36,8 +36,8 @@ def policies(ray_cluster: Mapping[str, Any], site: Site) -> list[dict[str, Any]]
     if installing.installs(ray_cluster) and site.install.enabled:
         trial_rules.append(NetworkRules(egress=site.install.egress))
     return [
-        _policy(metadata, head_name, cluster.CONTROLLER, head_rules),
-        _policy(metadata, trial_name, cluster.TRIAL, trial_rules),
+        _policy(metadata, head_name, pod_kind=cluster.CONTROLLER, allowed=head_rules),
+        _policy(metadata, trial_name, pod_kind=cluster.TRIAL, allowed=trial_rules),
     ]
 
 

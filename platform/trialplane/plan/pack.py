@@ -111,7 +111,7 @@ def pack(
     digests = {name: hashlib.sha256(files[name].content).hexdigest() for name in code_names}
     identity = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
     # The hash is of the tar, not of `data`: builds of zlib compress the same bytes differently.
-    return Pack(data, hashlib.sha256(tar).hexdigest(), tuple(sorted(files)), identity)
+    return Pack(data=data, sha256=hashlib.sha256(tar).hexdigest(), files=tuple(sorted(files)), identity=identity)
 
 
 def ignored_lines(paths: Iterable[str]) -> list[str]:

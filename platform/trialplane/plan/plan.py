@@ -215,11 +215,11 @@ def check_job(folder: Path, profile: str | None = None, sets: Sequence[str] = ()
 def check_name(run: str) -> list[Issue]:
     """Return the issue of a run's name, which is also the name of Kubernetes objects and folders. Empty if it is valid."""
     if len(run) > LONGEST_NAME:
-        return [Issue(("name",), f"{run!r} has {len(run)} characters, {LONGEST_NAME} at most", "--name")]
+        return [Issue(("name",), f"{run!r} has {len(run)} characters, {LONGEST_NAME} at most", source="--name")]
     if not _NAME.fullmatch(run):
         example = slug(run)
         message = f"{run!r} must be lower-case letters, digits and -, begin with a letter and not end in -: {example}"
-        return [Issue(("name",), message, "--name")]
+        return [Issue(("name",), message, source="--name")]
     return []
 
 

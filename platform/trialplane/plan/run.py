@@ -281,7 +281,7 @@ def job_fields(job: Job) -> dict[str, Any]:
         del fields["entrypoint"]  # it is a default, but in a Run it would look like an entrypoint beside a script
     job_without_nulls: Any = kinds.read(_without_nulls(fields)).model_dump(mode="json")  # it has defaults in their place
     pointers = []
-    for path in _null_paths(fields, ()):
+    for path in _null_paths(fields, path=()):
         if path[0] == "params" or _value_at(job_without_nulls, path) is not None:
             pointers.append("".join(f"/{_escape(key)}" for key in path))
     return {"job": fields, "nulls": pointers}
@@ -317,7 +317,7 @@ def read(run: Mapping[str, Any]) -> ParsedRun:
     issues += [issue.below("spec", "job") for issue in job_issues]
     if job is not None and spec.parallel is not None and not job.width_option:
         issues.append(Issue(("spec", "parallel"), "is for studies and collections: the ranks of a training are fixed"))
-    return ParsedRun(spec, None if issues else job, tuple(issues))
+    return ParsedRun(spec, job=None if issues else job, issues=tuple(issues))
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

@@ -389,7 +389,7 @@ def main() -> int:
     try:
         cluster = Cluster()
         namespaces = (arguments.namespaces or cluster.namespace).split(",")
-        ledgers = Ledgers(url, cluster.namespace, namespaces, os.environ.get(env.BUDGETS, ""))
+        ledgers = Ledgers(url=url, control=cluster.namespace, namespaces=namespaces, budgets=os.environ.get(env.BUDGETS, ""))
     except errors.TrialplaneError as error:
         _logger.error("%s", error)
         return error.exit_code
@@ -397,7 +397,7 @@ def main() -> int:
     if not by_namespace:  # `_site` has logged the reasons
         return errors.EXIT_PLATFORM
     unserved_namespaces = [namespace for namespace in ledgers.namespaces if namespace not in by_namespace]
-    lease = Lease(cluster, arguments.lease, f"{socket.gethostname()}-{os.getpid()}")
+    lease = Lease(cluster, name=arguments.lease, holder=f"{socket.gethostname()}-{os.getpid()}")
     code = errors.EXIT_OK
     try:
         asyncio.run(operate(by_namespace, lease, [await_sites(unserved_namespaces)] if unserved_namespaces else []))

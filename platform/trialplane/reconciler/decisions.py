@@ -197,11 +197,11 @@ def goal(observed: Observation) -> Goal:
     """Return the goal for a Run; `GOALS` has the meaning of each. The order of the checks is their priority."""
     if observed.parsed.spec is None:
         return Goal.REFUSE
-    if observed.spec.desired is not RunState.RUNNING:
+    if observed.spec.desired is not RunState.RUNNING:  # a run with a problem can be stopped, too
         return Goal.STOP_NOW if observed.spec.now else Goal.STOP
     if problems.problem(observed) is not None:
         return Goal.REFUSE
-    if observed.is_stopping:
+    if observed.is_stopping:  # even if the run is also resumed, because its controller must end first
         return Goal.RESTART
     if observed.is_superseded:
         return Goal.RESUME
@@ -237,8 +237,8 @@ def _enclose(observed: Observation) -> tuple[Action, ...]:
     """Return the action that renews a RayCluster's network policies, if they differ from those of the chart's values."""
     if observed.own_cluster is None or metadata.is_deleted(observed.own_cluster):
         return ()
-    annotations = observed.own_cluster["metadata"].get("annotations") or {}
-    return () if annotations.get(names.NETWORK_HASH) == observed.network else (Enclose(),)
+    applied = metadata.annotations_of(observed.own_cluster).get(names.NETWORK_HASH)  # digest of the policies in the cluster
+    return () if applied == observed.network else (Enclose(),)
 
 
 def _keep_images(observed: Observation) -> tuple[Action, ...]:
@@ -252,6 +252,7 @@ def _keep_images(observed: Observation) -> tuple[Action, ...]:
 
 def _revoke(observed: Observation) -> tuple[Action, ...]:
     """Return the action that revokes the run's token, if no controller works or may still start."""
+    # In the phase LOST, KubeRay may start the controller again.
     needs_token = observed.is_alive or observed.phase in (Phase.STARTING, Phase.OPENING, Phase.LOST)
     has_token = observed.record is not None and observed.record.token is not None
     return (Revoke(),) if has_token and not needs_token else ()
@@ -364,33 +365,31 @@ def _resize_patch(observed: Observation) -> list[dict[str, Any]]:
     if observed.ray_cluster is None or observed.record is None:
         return []
     cluster_spec = observed.ray_cluster["spec"]
-    job = observed.started_job
-    width = observed.spec.parallel or job.width
-    role = job.widened(width).roles()[0]
+    job, status, is_immediate = observed.started_job, observed.record.status, observed.spec.now
+    parallel = observed.spec.parallel or job.width
+    role = job.widened(parallel).roles()[0]
     group = cluster_spec["workerGroupSpecs"][0]
-    if group["groupName"] != names.group(role.name):
+    if group["groupName"] != names.group(role.name):  # somebody has changed the RayCluster
         return []
-    pods, is_immediate = observed.pods, observed.spec.now
-    surplus = max(0, len(pods) - role.pods)
-    status = observed.record.status
-    has_controller_reacted = status.parallel == width
+    surplus = max(0, len(observed.pods) - role.pods)
+    has_controller_reacted = status.parallel == parallel
     if surplus and not has_controller_reacted and not is_immediate:
         return []
-    removable = [pod for pod in pods if is_immediate or pod not in status.nodes]  # `nodes` has the pods with a slot
+    removable = [pod for pod in observed.pods if is_immediate or pod not in status.nodes]  # `nodes`: pods with a slot
     pods_to_remove = removable[:surplus]
     # Not below the number of remaining pods, because Ray's autoscaler would remove even a pod that runs a trial.
-    count = max(role.pods, len(pods) - len(pods_to_remove))
+    pod_count = max(role.pods, len(observed.pods) - len(pods_to_remove))
     has_autoscaler = bool(cluster_spec.get("enableInTreeAutoscaling"))
-    replicas = raycluster.Replicas.of(count, has_autoscaler)
-    fields = {"maxReplicas": replicas.maximum}
+    replicas = raycluster.Replicas.of(pod_count, has_autoscaler)
+    new_values = {"maxReplicas": replicas.maximum}
     if not has_autoscaler:  # the autoscaler itself removes pods that have not started, and then idle ones
-        fields |= {"minReplicas": replicas.minimum, "replicas": replicas.initial}
-    if all(group.get(name) == value for name, value in fields.items()):
+        new_values |= {"minReplicas": replicas.minimum, "replicas": replicas.initial}
+    if all(group.get(name) == value for name, value in new_values.items()):
         return []
     group_path = "/spec/workerGroupSpecs/0"
     # With this test, the API server refuses the patch if the RayCluster has another group at this position by then.
     patch: list[dict[str, Any]] = [{"op": "test", "path": f"{group_path}/groupName", "value": names.group(role.name)}]
-    patch += [{"op": "add", "path": f"{group_path}/{name}", "value": value} for name, value in fields.items()]
+    patch += [{"op": "add", "path": f"{group_path}/{name}", "value": value} for name, value in new_values.items()]
     if not has_autoscaler:
         # Without this list, KubeRay would choose pods by itself, even those with a trial. An old list is replaced.
         patch.append({"op": "add", "path": f"{group_path}/scaleStrategy", "value": {"workersToDelete": pods_to_remove}})

@@ -115,7 +115,7 @@ class Observation:
     @property
     def owner(self) -> str:
         """Username of the Run's owner, from its annotation, or ""."""
-        return str((self.run["metadata"].get("annotations") or {}).get(names.OWNER, ""))
+        return str(metadata.annotations_of(self.run).get(names.OWNER, ""))
 
     @property
     def generation(self) -> int:
@@ -174,7 +174,7 @@ class Observation:
         """Value of `spec.resumes` for which the Run's RayCluster was created. None without a RayCluster."""
         if self.own_cluster is None:
             return None
-        text = (self.own_cluster["metadata"].get("annotations") or {}).get(runs.RESUMES, "0")
+        text = metadata.annotations_of(self.own_cluster).get(runs.RESUMES, "0")
         return int(text) if text.isdecimal() else 0  # a user can change annotations
 
     @property
@@ -265,8 +265,7 @@ class Observation:
         """Whether the spec's job was changed since the last start. The change applies only when the run is resumed."""
         if self.own_cluster is None or self.cluster_resumes != self.spec.resumes:
             return False
-        annotations = self.own_cluster["metadata"].get("annotations") or {}
-        return bool(annotations.get(names.SPEC_HASH) != planning.spec_hash(self.job))
+        return bool(metadata.annotations_of(self.own_cluster).get(names.SPEC_HASH) != planning.spec_hash(self.job))
 
     @property
     def is_failing(self) -> bool:
@@ -282,7 +281,7 @@ class Observation:
     def phase(self) -> Phase:
         """Phase of the Run; `PHASES` has the meaning of each."""
         if self.own_cluster is None:
-            if self.ray_cluster is not None or self.leftovers or self.is_alive:
+            if self.ray_cluster is not None or self.leftovers or self.is_alive:  # of another Run, or of an earlier start
                 return Phase.LEAVING
             if self.record is None or not self.is_status_current:
                 return Phase.ABSENT

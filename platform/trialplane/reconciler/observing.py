@@ -50,7 +50,8 @@ class Observer:
         self._archive = archive
         self._site = site
         self._clock = clock
-        self._events: tuple[float, list[dict[str, Any]]] = 0.0, []  # the time of the list, and the events
+        self._events_listed_at = 0.0
+        self._events: list[dict[str, Any]] = []
 
     def observe(self, previous: Observation) -> Observation:
         """Return a new observation of a Run for the next decision. The Run itself is not read again.
@@ -198,15 +199,14 @@ class Observer:
         The events of the namespace are listed again if the last list is too old, or if the RayCluster is so new that the
         list may lack its events.
         """
-        listed_at, events = self._events
         now = self._clock()
-        is_list_recent = listed_at <= now < listed_at + _EVENTS_AGE
+        is_list_recent = self._events_listed_at <= now < self._events_listed_at + _EVENTS_AGE
         if is_new(ray_cluster, now) or not is_list_recent:
-            events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
-            self._events = now, events
+            self._events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
+            self._events_listed_at = now
         is_suspended = (ray_cluster.get("spec") or {}).get("suspend")  # by Kueue, until there is room
         workload = self._workload(ray_cluster) if is_suspended else None
-        return waiting.reason(ray_cluster, pods, events, workload, now)
+        return waiting.reason(ray_cluster, pods, self._events, workload=workload, now=now)
 
     def _workload(self, ray_cluster: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return Kueue's Workload for a RayCluster. None without one."""
@@ -268,7 +268,7 @@ def _code_mismatch(observed: Observation, packed: bytes) -> Problem | None:
             f"the code in {where} is {digest[:12]}…, and spec.code.sha256 says {code.sha256[:12]}…; delete the Run, with "
             "which its code goes, and submit the run again",
         )
-    part_count = len(Pack(packed, digest, ()).parts)
+    part_count = len(Pack(data=packed, sha256=digest, files=()).parts)
     if part_count != len(maps):  # pods mount one ConfigMap for each MiB of the code, whatever number the spec names
         return Problem(
             "CodeMismatch",
@@ -335,7 +335,7 @@ def is_free(kube_object: KubeObject, run: str) -> bool:
     if owners:
         return owners <= {("RayCluster", run), (runs.KIND, run)}
     contains_code = "binaryData" in kube_object
-    return contains_code and (kube_object["metadata"].get("labels") or {}).get(names.RUN) == run
+    return contains_code and metadata.labels_of(kube_object).get(names.RUN) == run
 
 
 def is_new(ray_cluster: Mapping[str, Any], now: float) -> bool:

@@ -89,8 +89,8 @@ class Reconciler:
         self._site = site
         self.clock = clock
         # Functions that read `self.clock` at each call, because tests replace it.
-        self.observer = Observer(cluster, archive, site, lambda: self.clock())
-        self._removal = Removal(cluster, archive, site, lambda: self.clock())
+        self.observer = Observer(cluster=cluster, archive=archive, site=site, clock=lambda: self.clock())
+        self._removal = Removal(cluster=cluster, archive=archive, site=site, clock=lambda: self.clock())
         self._problems: dict[str, tuple[Problem, int]] = {}  # by run: its last problem, and how often it had it in a row
 
     def runs_to_remove(self) -> list[str]:
@@ -115,7 +115,7 @@ class Reconciler:
         run = self.cluster.read(kinds.RUN, name)
         if run is None:
             return self._reconcile_deleted(name)
-        if metadata.is_deleted(run):
+        if metadata.is_deleted(run):  # its end is an event, after which this is called again
             return None
         observed = Observation(run, runs.read(run), now=self.clock())
         try:
@@ -124,7 +124,7 @@ class Reconciler:
                 self._explain(observed, "FormerRun", text)
                 return REMOVING
             observed = self.observer.observe(observed)
-            for _ in range(_ROUNDS):
+            for _ in range(_ROUNDS):  # after some actions, others are due
                 actions = decisions.decide(observed)
                 if not actions:
                     break
@@ -143,8 +143,7 @@ class Reconciler:
             # Without the text, whose amounts change: with each change, the pause would begin anew.
             return self._back_off(observed, Problem("BudgetSpent", ""))
         except _LEDGER_AWAY as error:
-            text = f"the ledger's database does not answer: {archive.reason(error)}; all records are safe"
-            self._explain(observed, "LedgerAway", text)
+            self._explain(observed, "LedgerAway", archive.unavailable(error))
             return LIVING
         except (TargetError, InputError) as error:  # a quota, an admission policy or a conflict
             self._explain(observed, "Refused", str(error))
@@ -169,7 +168,7 @@ class Reconciler:
 
     def _explain(self, observed: Observation, reason: str, text: str) -> None:
         """Write into the status why the Run cannot be observed or reconciled now; see `run_status.with_reason`."""
-        self._write(observed, run_status.with_reason(observed, reason, text, self.clock()))
+        self._write(observed, run_status.with_reason(observed, reason, message=text, now=self.clock()))
 
     def _do(self, observed: Observation, action: Action) -> None:
         """Do an action. For each action, see its class in `decisions`."""
@@ -231,7 +230,17 @@ class Reconciler:
             last = None if record is None else record.change
             if last is not None and last.requested.get("state") != _DELETED:
                 requested = {**last.requested, "state": _DELETED}
-                self._archive.record_change(name, Change(self.clock(), "", text, last.uid, last.generation + 1, requested))
+                self._archive.record_change(
+                    name,
+                    Change(
+                        at=self.clock(),
+                        by="",
+                        description=text,
+                        uid=last.uid,
+                        generation=last.generation + 1,
+                        requested=requested,
+                    ),
+                )
 
     def _post_event(self, observed: Observation, change: Change) -> None:
         """Create the Event of a change. Its name follows from the change, so a repetition does not create a second Event."""
@@ -326,7 +335,7 @@ class Reconciler:
                 if condition.type == runs.ENDED and condition.status == "True":
                     ended_at = metadata.moment(condition.lastTransitionTime) or 0.0
                     return self._expire(observed, ended_at)
-            if status.state == "Paused" or observed.parsed.issues:
+            if status.state == "Paused" or observed.parsed.issues:  # it waits for a change of the spec
                 return None
             if problem is not None:
                 return self._back_off(observed, problem)
@@ -377,7 +386,12 @@ class Reconciler:
 def _plan(observed: Observation) -> Plan:
     """Return the plan of the Run. It contains the code only if the Run must be started now."""
     packed = b"".join(part or b"" for part in runs.parts(observed.code))
-    return Plan(observed.name, observed.job, Pack(packed, observed.spec.code.sha256, ()), Provenance("", "", ""))
+    return Plan(
+        run=observed.name,
+        job=observed.job,
+        pack=Pack(data=packed, sha256=observed.spec.code.sha256, files=()),
+        provenance=Provenance(job_folder="", user="", version=""),
+    )
 
 
 def _secret(name: str, key: str, value: str) -> dict[str, Any]:

@@ -69,19 +69,18 @@ class Removal:
             _logger.warning("%s: its record is not removed, because its Run still exists", run)
             return ""
         ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, run)
-        is_of_run = ray_cluster is not None and (ray_cluster["metadata"].get("labels") or {}).get(names.RUN) == run
+        is_of_run = ray_cluster is not None and metadata.labels_of(ray_cluster).get(names.RUN) == run
         if ray_cluster is not None and is_of_run and not metadata.is_deleted(ray_cluster):
             self._cluster.delete(kinds.RAY_CLUSTER, run, foreground=True)  # the Run was deleted without its RayCluster
         if is_of_run or self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}"):
             return "its pods are ending"  # they may still write files
         existing_pods = {pod["metadata"]["name"]: pod for pod in self._pods(run)}
-        reasons = [
+        wait_reasons = [  # all pods are created before one is waited for
             self._remove_files(run, pod, existing_pods.get(pod["metadata"]["name"]))
             for pod in removal_pods(run, mark, self._site)
         ]
-        wait_reasons = [reason for reason in reasons if reason]
-        if wait_reasons:
-            return wait_reasons[0]
+        if any(wait_reasons):
+            return next(filter(None, wait_reasons))
         try:
             self._archive.delete(run)
         except errors.LedgerLocked as error:  # the database has not detected the end of the controller yet
@@ -141,7 +140,7 @@ def removal_pods(run: str, mark: str, site: Site) -> Iterator[dict[str, Any]]:
     run_folder = RunPaths.of(home, run).root.relative_to(home)  # path in the volume; see the mounts in `plan.pods`
     for volume, claim, folder in (("runs", site.runs.claim, run_folder), ("checkpoints", site.checkpoints.claim, run)):
         if claim:  # "" without such a volume
-            yield _pod(run, f"{run}-{volume}-{mark}", claim, f"{_VOLUME}/{folder}", site)
+            yield _pod(run, name=f"{run}-{volume}-{mark}", claim=claim, folder=f"{_VOLUME}/{folder}", site=site)
 
 
 def _pod(run: str, name: str, claim: str, folder: str, site: Site) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def status(observed: Observation, now: float) -> Status:
     ended = recorded_status.ended_trials if recorded_status else old_status.ended
     if recorded_status and observed.is_status_current:
         total = recorded_status.trials
-    else:
+    else:  # before the first status of a start, whose job may have another number of trials
         total = job.trials if job else old_status.total
     best = _best(recorded_status) if recorded_status else old_status.best
     is_same_state = old_status.state == state
@@ -66,7 +66,7 @@ def with_reason(observed: Observation, reason: str, message: str, now: float) ->
         now: Current time, in seconds since the epoch.
     """
     other_conditions = [condition for condition in observed.status.conditions if condition.type != runs.READY]
-    ready = _condition(observed, runs.READY, "False", reason, message, now)
+    ready = _condition(observed, kind=runs.READY, value="False", reason=reason, message=message, now=now)
     return observed.status.model_copy(
         update={
             "reason": message,
@@ -93,7 +93,7 @@ def _state(observed: Observation) -> tuple[State, str]:
         return "Pending" if problem.reason == runs.CODE_MISSING else "Invalid", problem.message
     if observed.record is not None:
         wait_reason = observed.wait_reason
-        if observed.own_cluster is None:
+        if observed.own_cluster is None:  # a controller that still works will end soon
             wait_reason = "" if observed.record.status.reason else "its pods are gone, and its controller is ending"
         status = ledger_status.reported_status(_ledger_view(observed, observed.record), wait_reason)
         if status is not None:
@@ -123,7 +123,7 @@ def _ledger_view(observed: Observation, record: Snapshot) -> LedgerView:
     is_status_outdated = is_change_due and not record.status.state.is_ended and not record.alive
     # Infinity: every status in the ledger is from before this time, and so does not count.
     begun = math.inf if is_status_outdated else observed.last_start_time
-    return LedgerView(record.status, observed.spec.desired, record.alive, begun)
+    return LedgerView(record.status, desired=observed.spec.desired, alive=record.alive, begun=begun)
 
 
 def _ray_cluster_state(observed: Observation) -> tuple[State, str]:
@@ -158,26 +158,35 @@ def _conditions(observed: Observation, state: State, reason: str, now: float) ->
     """
     problem = problems.problem(observed)
     if problem is not None:
-        yield _condition(observed, runs.ACCEPTED, "False", problem.reason, problem.message, now)
+        yield _condition(
+            observed, kind=runs.ACCEPTED, value="False", reason=problem.reason, message=problem.message, now=now
+        )
     elif observed.parsed.job is not None and observed.has_unapplied_job:
         message = "spec.job was changed while the run works; the change applies when spec.resumes is raised"
-        yield _condition(observed, runs.ACCEPTED, "False", "NeedsResume", message, now)
+        yield _condition(observed, kind=runs.ACCEPTED, value="False", reason="NeedsResume", message=message, now=now)
     else:
-        yield _condition(observed, runs.ACCEPTED, "True", "Accepted", "", now)
+        yield _condition(observed, runs.ACCEPTED, "True", "Accepted", message="", now=now)
     is_ended = state in _ENDED
-    yield _condition(observed, runs.ENDED, "True" if is_ended else "False", state, reason if is_ended else "", now)
+    yield _condition(
+        observed,
+        kind=runs.ENDED,
+        value="True" if is_ended else "False",
+        reason=state,
+        message=reason if is_ended else "",
+        now=now,
+    )
     recorded_status = observed.record.status if observed.record is not None else None
     is_working = observed.is_alive and observed.is_status_current and not observed.wait_reason
     has_all_slots = recorded_status is not None and recorded_status.slots_ready >= recorded_status.slots
     if is_working and has_all_slots:
-        yield _condition(observed, runs.READY, "True", "Working", "", now)
+        yield _condition(observed, runs.READY, "True", "Working", message="", now=now)
     else:
         needs_pods = observed.phase in (Phase.STARTING, Phase.OPENING, Phase.RUNNING, Phase.LOST)
         reason_word: str = state
         if observed.wait_reason and needs_pods:
             is_suspended = (observed.own_cluster or {}).get("spec", {}).get("suspend")  # by Kueue, until there is room
             reason_word = "Queued" if is_suspended else "PodsWaiting"
-        yield _condition(observed, runs.READY, "False", reason_word, reason, now)
+        yield _condition(observed, kind=runs.READY, value="False", reason=reason_word, message=reason, now=now)
 
 
 def _condition(observed: Observation, kind: str, value: ConditionValue, reason: str, message: str, now: float) -> Condition:

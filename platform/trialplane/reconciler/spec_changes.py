@@ -24,6 +24,7 @@ def unrecorded_change(observed: Observation) -> Change | None:
     if observed.record is None or not observed.is_recorded or observed.parsed.spec is None:
         return None
     last = observed.record.change
+    # Generations are counted for each Run object. So the last change of an earlier Run of this name does not count.
     last_of_run = last if last is not None and last.uid == observed.uid else None
     last_generation = 0 if last_of_run is None else last_of_run.generation
     change_count = observed.generation - last_generation  # the API server adds 1 for each change of the spec
@@ -37,9 +38,14 @@ def unrecorded_change(observed: Observation) -> Change | None:
     if change_count > 1:
         since = "the Run was created" if last_of_run is None else "the last change in the ledger"
         text += f" (the last of {change_count} changes since {since})"
-    annotations = observed.run["metadata"].get("annotations") or {}
-    user = str(annotations.get(names.CHANGED_BY) or observed.owner)
-    return Change(_change_time(observed.run), user, text, observed.uid, observed.generation, requested)
+    return Change(
+        at=_change_time(observed.run),
+        by=str(metadata.annotations_of(observed.run).get(names.CHANGED_BY) or observed.owner),
+        description=text,
+        uid=observed.uid,
+        generation=observed.generation,
+        requested=requested,
+    )
 
 
 def _requested_fields(spec: RunSpec, job: Job | None) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def run(module: str, message: Any, name: str, on_answer: Callable[[dict[str, Any
                 stdin.write(data)
             for line in worker.stdout:
                 answer = json.loads(line)
-                if "failed" in answer:
+                if "failed" in answer:  # the name of an error class, from `main`
                     raise getattr(errors, answer["failed"])(answer["message"])
                 on_answer(answer)
             code = worker.wait()
@@ -88,7 +88,7 @@ def main(module: str, parent: str) -> int:
         parent: Pid of the process that started this one.
     """
     process.die_with_parent(int(parent))
-    os.register_at_fork(after_in_child=process.end_with_parent)
+    os.register_at_fork(after_in_child=process.end_with_parent)  # the kernel's setting is not inherited by a fork
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     # Standard output becomes standard error, so that output of libraries is not read as an answer.
     answers = os.fdopen(os.dup(1), "w")

@@ -79,4 +79,4 @@ def export_model(
             f"MLflow did not accept the model in {folder} for its run {run}: {errors.first_line(error)}. The folder is kept "
             "until the trial ends; the last checkpoint has the same weights"
         ) from error
-    return Exported(uri, register, str(version.version))
+    return Exported(uri, name=register, version=str(version.version))

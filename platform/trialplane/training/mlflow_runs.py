@@ -74,7 +74,7 @@ class _Trial:
         If MLflow does not answer, use the local store from now on.
         """
         with self.lock:
-            if self._was_searched or self.run or not self.tags:
+            if self._was_searched or self.run or not self.tags:  # without tags, a run cannot be recognized
                 return
             self._was_searched = True  # before the search, which creates a client, whose `__init__` calls this function
             old_variables = {name: os.environ[name] for name in _SEARCH_VARIABLES if name in os.environ}
@@ -121,6 +121,10 @@ class _Trial:
         store.parent.mkdir(parents=True, exist_ok=True)
         os.environ.update(env.mlflow_store_variables(store))
         self.uri, self.tags, self.experiment = os.environ[env.MLFLOW_TRACKING_URI], {}, ""
+        self.set_tracking_uri()
+
+    def set_tracking_uri(self) -> None:
+        """Set the URI in MLflow, if that is imported. It has precedence over the variable, which the job may set."""
         if _SERVICE in sys.modules:
             sys.modules[_SERVICE]._tracking_uri = self.uri  # type: ignore[attr-defined]
 
@@ -230,15 +234,18 @@ def enter(environ: Mapping[str, str], number: int = 0, store: Path | None = None
     uri = environ.get(env.MLFLOW_TRACKING_URI)
     if not uri:
         return
-    experiment, run = environ.get(env.MLFLOW_EXPERIMENT_NAME, "Default"), environ.get(env.MLFLOW_RUN_ID, "")
-    _trial = _Trial(uri, experiment, run, tags_of(environ, number), store)
+    _trial = _Trial(
+        uri=uri,
+        name=environ.get(env.MLFLOW_EXPERIMENT_NAME, "Default"),
+        run=environ.get(env.MLFLOW_RUN_ID, ""),
+        tags=tags_of(environ, number),
+        store=store,
+    )
     if _trial.tags:
         # For the runs of programs that the trial starts, which must not be taken for the trial's own run.
         tags = {name: value for name, value in _trial.tags.items() if name != labels.NUMBER}
         os.environ[env.MLFLOW_CONTEXT] = json.dumps({**tags, labels.LOGGED_BY: str(number)})
-    if _SERVICE in sys.modules:
-        # This has precedence over the variable, which the job may set.
-        sys.modules[_SERVICE]._tracking_uri = uri  # type: ignore[attr-defined]
+    _trial.set_tracking_uri()
     if _FLUENT in sys.modules:  # the fork has dropped the exit functions of the template, including MLflow's
         atexit.register(_end_open_run)
 
@@ -284,8 +291,7 @@ def _log_ignored_call(call: str, reason: str) -> None:
 def _replace_in_service(module: ModuleType) -> None:
     """Make MLflow's module of the tracking service ignore other tracking URIs than the trial's."""
     if _trial is not None:
-        # This has precedence over the variable, which the job may have set.
-        module._tracking_uri = _trial.uri  # type: ignore[attr-defined]
+        _trial.set_tracking_uri()
 
     @functools.wraps(module.set_tracking_uri)
     def set_tracking_uri(uri: Any) -> None:
@@ -343,7 +349,7 @@ def _replace_run_functions(client_class: Any) -> None:
             if run_name:
                 tags[labels.RUN_NAME] = run_name
             if _trial.tags:
-                tags |= {**_trial.tags, labels.OWN: labels.NEW}
+                tags |= {**_trial.tags, labels.OWN: labels.NEW}  # NEW: the exporter takes over the run and fills it
             run = original_create_run(client, experiment, start_time, tags, run_name)
             oldest = find_run(client, experiment, _trial.tags) if _trial.tags else ""
             # Another rank or the exporter may have created the trial's run at the same time. The older one is used.
@@ -413,7 +419,7 @@ def _replace_experiment_functions(module: Any) -> None:
         if _trial is None:  # this is a template, which must not call the server
             from mlflow.entities import Experiment
 
-            return Experiment("", job_experiment, "", "active")
+            return Experiment(experiment_id="", name=job_experiment, artifact_location="", lifecycle_stage="active")
         return original_set_experiment(experiment_id=_trial.experiment_of(module.MlflowClient()))
 
     @functools.wraps(original_get_experiment_id)

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from trialplane.job.numeric import is_number
+
 _GROUPS = "param_groups"  # of torch's optimizers
 _ALIASES = {"learning_rate": "lr"}  # parameter of a job → its name in a group
 _SAME = 1e-5  # relative difference of equal values, because some libraries save them with single precision
@@ -37,7 +39,7 @@ def values(state: Mapping[str, Any], params: Mapping[str, Any]) -> dict[tuple[st
                 continue
             for name, key in _numeric_keys(params):
                 value = _unscheduled_value(group, key)
-                if _is_number(value):
+                if is_number(value):
                     shared_values[path, index, name] = value
     return shared_values
 
@@ -70,7 +72,7 @@ def mismatch_message(groups: Iterable[Mapping[str, Any]], params: Mapping[str, A
     all_groups = list(groups)
     for name, key in _numeric_keys(params):
         group_values = [_unscheduled_value(group, key) for group in all_groups]
-        numbers = [value for value in group_values if _is_number(value)]
+        numbers = [value for value in group_values if is_number(value)]
         if numbers and not any(math.isclose(params[name], number, rel_tol=_SAME) for number in numbers):
             return _mismatch_sentence(name, numbers[0], params, remedy)
     return ""
@@ -93,7 +95,7 @@ def _unscheduled_value(group: Mapping[str, Any], key: str) -> Any:
 
 def _numeric_keys(params: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the names of the parameters that are numbers, each with its name in a group."""
-    return [(name, _ALIASES.get(name, name)) for name, value in params.items() if _is_number(value)]
+    return [(name, _ALIASES.get(name, name)) for name, value in params.items() if is_number(value)]
 
 
 def _groups(state: Mapping[str, Any], path: str = "", level: int = 0) -> Iterator[tuple[str, list[Any]]]:
@@ -103,7 +105,3 @@ def _groups(state: Mapping[str, Any], path: str = "", level: int = 0) -> Iterato
             yield path, list(value)
         elif isinstance(value, Mapping) and level < _MOST_LEVELS:
             yield from _groups(value, f"{path}/{key}", level + 1)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -135,16 +135,19 @@ class Meter:
         return now - self._report_time >= self._every
 
     def _pulse(self, step: int, now: float) -> None:
-        """Send this rank's own seconds per step since the last call: the host's or the GPU's, whichever is longer."""
+        """Send the seconds per step that this rank's own work has taken since the last call, to detect slow ranks.
+
+        The GPU works while the host continues. So the longer of the two times counts.
+        """
         steps = step - self._pulse_step
         if steps > 0:
             self._ctx.pulse(step, max(self._own_seconds, self._gpu.seconds()) / steps)
         self._pulse_time, self._pulse_step, self._own_seconds = now, step, 0.0
 
     def _report(self, step: int, now: float, lr: float | None, grad_norm: Any, other_metrics: dict[str, Any]) -> None:
-        """Report the mean loss and the rates since the last report with the other metrics of this step, and count anew."""
-        seconds = max(now - self._report_time, 1e-9)
-        steps = max(step - self._report_step, 1)  # the step `start` itself, where steps count from 0, is not one after it
+        """Report the metrics of this step, and the mean loss and the rates since the last report. Then reset the counts."""
+        seconds = max(now - self._report_time, 1e-9)  # not 0, by which the counts are divided below
+        steps = max(step - self._report_step, 1)  # 0 in a job that numbers steps from 0 and reports step `start`
         metrics: dict[str, float] = {}
         if self._losses:
             metrics["loss"] = _mean(self._losses)
@@ -158,8 +161,8 @@ class Meter:
                 metrics[f"{name}_per_second_and_rank"] = count / seconds
                 metrics[f"{name}_per_second"] = count / seconds * self._ctx.world_size
         metrics["seconds_per_step"] = seconds / steps
-        timed_steps = max(step - (self._start if self._warm_from is None else self._warm_from), 1)
-        metrics["seconds_left"] = max(self._total - step, 0) * (now - self._timing_start) / timed_steps
+        timed_steps = step - (self._start if self._warm_from is None else self._warm_from)
+        metrics["seconds_left"] = max(self._total - step, 0) * (now - self._timing_start) / max(timed_steps, 1)
         metrics |= self._gpu.metrics()
         self._report_time, self._report_step = now, step
         self._samples = self._tokens = 0
@@ -248,7 +251,7 @@ def line(step: int, metrics: Mapping[str, float]) -> str:
     """
     if not {"total_steps", "seconds_left", "seconds_per_step"} <= set(metrics):
         return f"step {step}: " + "  ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-    rest = dict(metrics)
+    rest = dict(metrics)  # those that are not formatted yet
     total = int(rest.pop("total_steps"))
     parts = [f"step {step:,}/{total:,} ({100 * step // max(total, 1)}%)"]
     parts += [f"{name} {rest.pop(name):.4g}" for name in ("loss", "lr", "grad_norm") if name in rest]

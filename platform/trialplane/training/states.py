@@ -94,13 +94,15 @@ class States:
         if "torch" in sys.modules or self._world_size > 1:
             from trialplane.training import checkpoint  # imports torch
 
-            rng = {"rng": checkpoint.rng_state()}
-            self._checkpoints.save(step, {"state": state}, rank_state=rng, rank=self._rank, world_size=self._world_size)
+            generator_state = {"rng": checkpoint.rng_state()}
+            self._checkpoints.save(
+                step, {"state": state}, rank_state=generator_state, rank=self._rank, world_size=self._world_size
+            )
             if wait:
                 self._checkpoints.wait()
         else:
             packed = transport.pack({"state": dict(state), "rng": generators.state()})
-            stores.save_file(self._location, step, _PACKED, lambda sink: sink.write(packed.data), _KEEP)
+            stores.save_file(self._location, step, file=_PACKED, write=lambda sink: sink.write(packed.data), keep=_KEEP)
 
     def wait(self) -> None:
         """Wait until the last state is complete.
@@ -129,6 +131,7 @@ class States:
             return _restore_generators(stores.newest(stores.open_store(self._location), self._read, is_usable))
         from trialplane.training.checkpoint import writer  # imports torch, which ranks use
 
+        # Every rank reads the checkpoint that rank 0 has selected, because ranks may see different lists of a shared folder.
         chosen: Saved | None = writer.agree(lambda: self._checkpoints.newest_intact(is_usable), self._rank, self._world_size)
         return None if chosen is None else _restore_generators((chosen, self._read(chosen)))
 

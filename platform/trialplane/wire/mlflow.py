@@ -75,7 +75,7 @@ def destination(target: str) -> Destination | None:
     match = _DESTINATION.fullmatch(target)
     if match is None or (match["run"] is not None and not ledger.is_name(match["run"])):
         return None
-    return Destination(match["namespace"], match["run"] or "", match["target"])
+    return Destination(namespace=match["namespace"], run=match["run"] or "", target=match["target"])
 
 
 def token(run_token: str) -> str:

@@ -46,12 +46,12 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference | 
     variances_of_means = [statistics.variance(sample) / len(sample) for sample in (first, second)]
     total = sum(variances_of_means)
     if not total:
-        return Difference(value, 0.0, math.inf)
+        return Difference(value, error=0.0, freedom=math.inf)
     # Welch and Satterthwaite's formula for the degrees of freedom. It has shares of the total, because the squares of very
     # small variances could both be 0 in floating point.
     shares = [variance / total for variance in variances_of_means]
     inverse_freedom = sum(share**2 / (len(sample) - 1) for share, sample in zip(shares, (first, second), strict=True))
-    return Difference(value, math.sqrt(total), 1 / inverse_freedom)
+    return Difference(value, error=math.sqrt(total), freedom=1 / inverse_freedom)
 
 
 @functools.lru_cache(maxsize=1000)

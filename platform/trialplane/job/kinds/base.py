@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import posixpath
 from collections.abc import Collection, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -41,6 +41,20 @@ class Function:
     text: str
     arguments: tuple[str, ...] = ()
     style: str = ""
+
+
+class ProgramFile(NamedTuple):
+    """A file of the job's folder that trials run.
+
+    Attributes:
+        field: Path of the job's field that names it.
+        path: Path in the job's folder.
+        is_python: Whether it is a Python script; otherwise it is the program of a command.
+    """
+
+    field: Place
+    path: str
+    is_python: bool
 
 
 def _parse_sum(value: Any) -> Any:
@@ -344,13 +358,13 @@ class Base(models.Model):
     def functions(self) -> Iterator[Function]:
         """Yield the functions that the job names."""
         style, function = program.split_style(self.entrypoint)
-        yield Function(("entrypoint",), function, (_ARGUMENT[style],), style)
+        yield Function(field=("entrypoint",), text=function, arguments=(_ARGUMENT[style],), style=style)
         for index, name in enumerate(self.preload):
             if ":" in name:
-                yield Function(("preload", index), name, ("params", "cache"))
+                yield Function(field=("preload", index), text=name, arguments=("params", "cache"))
 
-    def programs(self) -> Iterator[tuple[Place, str, bool]]:
-        """Yield each file of the job's folder that trials run: path of the field, path of the file, whether it is Python."""
+    def programs(self) -> Iterator[ProgramFile]:
+        """Yield the files of the job's folder that trials run."""
         return iter(())
 
     def advice(self) -> Iterator[str]:
@@ -384,13 +398,7 @@ class Base(models.Model):
         if ("params",) not in broken and ("space",) not in broken:
             # Invalid parameters of the space are not in this job, but the file has them.
             broken_params = [field_path[1] for field_path in broken if field_path[0] == "space" and len(field_path) > 1]
-            names = [*self.params, *self.search.names, *broken_params]
-            for name in self.inputs:
-                if name not in names:
-                    yield Issue(
-                        ("inputs", name), f"there is no such name in params; {errors.nearest(name, map(str, names))}"
-                    )
-            yield from _input_params_issues(self)
+            yield from _input_issues(self, list(map(str, [*self.params, *self.search.names, *broken_params])))
         for variable, field in self.environment.items():  # each names a field that the variable sets
             top_field = field.split(".")[0]
             if any(field_path[0] == top_field for field_path in broken):
@@ -459,8 +467,16 @@ def metric_name_issues(field: Place, metrics: list[str]) -> Iterator[Issue]:
         previous.add(metric)
 
 
-def _input_params_issues(job: Base) -> Iterator[Issue]:
-    """Yield issues of the parameters that `columns_of` and `at_least` of the job's inputs name."""
+def _input_issues(job: Base, names: Collection[str]) -> Iterator[Issue]:
+    """Yield issues of the parameters that the job's inputs name: as their files, in `columns_of` and in `at_least`.
+
+    Args:
+        job: The job.
+        names: Names of all parameters, also of invalid ones.
+    """
+    for file in job.inputs:
+        if file not in names:
+            yield Issue(("inputs", file), f"there is no such name in params; {errors.nearest(file, names)}")
     for file, input_ in job.inputs.items():
         for index, name in enumerate(input_.columns_of):
             if name not in job.params:

@@ -293,7 +293,7 @@ class Collection(Base):
         yield from super().functions()
         learner = self.collect.learner.entrypoint
         if learner is not None and learner != self.entrypoint:  # `check` reports equal ones
-            yield base.Function(("collect", "learner", "entrypoint"), learner, ("ctx", "results"))
+            yield base.Function(field=("collect", "learner", "entrypoint"), text=learner, arguments=("ctx", "results"))
 
     def check(self, broken: Places[Place]) -> Iterator[Issue]:
         """Yield the issues of all jobs, of a learner that is the entrypoint, and of a budget for other kinds."""

@@ -169,7 +169,7 @@ class SourceField(models.Model):
     @property
     def metric_source(self) -> program.MetricSource:
         """The source as a plain value, for a slot, which does not import pydantic."""
-        return program.MetricSource(self.source, self.pattern, self.path or "", self.step or "")
+        return program.MetricSource(source=self.source, pattern=self.pattern, path=self.path or "", step=self.step or "")
 
     source: Literal["stdout", "mlflow", "file", "tensorboard"] = Field(
         alias="from",
@@ -287,14 +287,6 @@ def from_job(job: Ranked) -> Program | None:
     search = job.search
     # Without those that are not set: None of a pruner, and "" of a rule that is a step.
     watched_metrics = filter(None, (search.pruner.metric, *(rule.metric for rule in job.stops)))
-    if job.metrics is not None:
-        metrics = [source.metric_source for source in job.metrics]
-    else:
-        # A captured library usually prints its metrics too, so they are not also searched in the output. The libraries
-        # mlflow and hydra do not print them.
-        names = _DEFAULT_SOURCES if set(job.capture or ()) <= {"mlflow", "hydra"} else ("mlflow",)
-        # The calls of MLflow in a command, a process of its own, are not seen.
-        metrics = [program.MetricSource(name) for name in names if not (job.command and name == "mlflow")]
     return Program(
         script=job.script or "",
         command=job.command or (),
@@ -303,11 +295,22 @@ def from_job(job: Ranked) -> Program | None:
         lists=job_arguments.lists,
         file=job_arguments.file,
         cwd=job.cwd or "code",
-        metrics=tuple(metrics),
+        metrics=_metric_sources(job),
         names=tuple(dict.fromkeys([*job.required_metrics, *watched_metrics])),
         sample=None if search.function else {**job.params, **search.start_point()},
         packages=bool(job.packages),
     )
+
+
+def _metric_sources(job: Ranked) -> tuple[program.MetricSource, ...]:
+    """Return the sources of a program's metrics, from the job or by default."""
+    if job.metrics is not None:
+        return tuple(source.metric_source for source in job.metrics)
+    # A captured library usually prints its metrics too, so they are not also searched in the output. The libraries mlflow
+    # and hydra do not print them.
+    names = _DEFAULT_SOURCES if set(job.capture or ()) <= {"mlflow", "hydra"} else ("mlflow",)
+    # The calls of MLflow in a command, a process of its own, are not seen.
+    return tuple(program.MetricSource(name) for name in names if not (job.command and name == "mlflow"))
 
 
 def _capture_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:

@@ -11,7 +11,7 @@ from trialplane import errors
 from trialplane.errors import Issue, Place
 from trialplane.job import credentials, values
 from trialplane.job.kinds import program
-from trialplane.job.kinds.base import Base, Function
+from trialplane.job.kinds.base import Base, Function, ProgramFile
 from trialplane.job.search import Stop, Stops
 
 # Bytes of /dev/shm for each rank: for NCCL's buffers between GPUs of a node, and for the batches of a DataLoader's workers.
@@ -82,15 +82,15 @@ class Ranked(Base):
         """Yield the functions that the job names. A job with a script or a command names none."""
         return iter(()) if program.from_job(self) else super().functions()
 
-    def programs(self) -> Iterator[tuple[Place, str, bool]]:
-        """Yield the script, or the program of the command if it is a file of the job's folder: see `Base.programs`."""
+    def programs(self) -> Iterator[ProgramFile]:
+        """Yield the script, or the program of the command if it is a file of the job's folder."""
         if self.script:
-            yield ("script",), self.script, True
+            yield ProgramFile(field=("script",), path=self.script, is_python=True)
         elif self.command:
             executable = self.command[0]
             is_in_folder = "/" in executable and not executable.startswith("/")  # other names are searched in PATH
             if is_in_folder and "{" not in executable:  # a placeholder has another value in each trial
-                yield ("command", 0), executable, False
+                yield ProgramFile(field=("command", 0), path=executable, is_python=False)
 
     @property
     def ranks_per_node(self) -> int:

@@ -138,7 +138,6 @@ class Study(Ranked):
     @property
     def search(self) -> Search:
         """Search for parameters: space, sampler, pruner and constraints."""
-        suggests = self._style == "optuna"
         schedule = () if self.population is None else self.population.schedule
         # In a replay, all trials begin with the first parameters of the schedule.
         enqueue = tuple(dict(schedule[0].params) for _ in range(self.trials)) if schedule else self.enqueue
@@ -148,7 +147,7 @@ class Study(Ranked):
             pruner=self.pruner,
             enqueue=enqueue,
             constraints=self.constraints,
-            suggests=suggests,
+            suggests=self._style == "optuna",
             ladder=self._ladder,
             duplicates=self.duplicates,
             avoid_oom=self.avoid_oom,
@@ -269,10 +268,13 @@ class Study(Ranked):
         """Yield the functions that the job names: as its entrypoint, its space, its sampler, and in options of Optuna."""
         yield from super().functions()
         if isinstance(self.space, str):
-            yield base.Function(("space",), self.space, ("trial",), "optuna")
+            yield base.Function(field=("space",), text=self.space, arguments=("trial",), style="optuna")
         if self.sampler.class_path:
             yield base.Function(
-                ("sampler", "tune" if self.sampler.is_tune_searcher else "class"), self.sampler.class_path, (), "class"
+                field=("sampler", "tune" if self.sampler.is_tune_searcher else "class"),
+                text=self.sampler.class_path,
+                arguments=(),
+                style="class",
             )
         for field, kind, algorithm in (
             ("sampler", ValueKind.SAMPLER, self.sampler),
@@ -321,21 +323,17 @@ class Study(Ranked):
             yield from _memory_issues(self)
         if self.start is not None and (self.population is not None or self.pruner.promotes):
             other = "pruner: {promote: true}" if self.population is None else "population"
-            yield Issue(
-                ("start",), f"begins after step 0, from which {other} counts the steps of trials; drop one of the two"
-            )
+            problem = f"begins after step 0, from which {other} counts the steps of trials; drop one of the two"
+            yield Issue(("start",), problem)
         if self.population is not None and not {("population",), ("params",)} & set(broken):
             yield from _population_issues(self, self.population, broken)
         if not {("sampler",), ("objectives",)} & set(broken):
             yield from _reference_point_issues(self)
         if self.keep is not None and len(self.objectives) > 1:
-            problem = (
-                "with several objectives there is a front, which may hold any number of trials, and no best ones; drop it"
-            )
-            yield Issue(("keep",), problem)
+            problem = "with several objectives there is a front, which may hold any number of trials, and no best ones"
+            yield Issue(("keep",), f"{problem}; drop it")
         if self.cluster.autoscale and self.nodes > 1:
-            problem = "the nodes of a trial must all be there before it starts; drop it"
-            yield Issue(("cluster", "autoscale"), problem)
+            yield Issue(("cluster", "autoscale"), "the nodes of a trial must all be there before it starts; drop it")
 
 
 def _style_issues(job: Study, style: str) -> Iterator[Issue]:
@@ -451,17 +449,29 @@ def _promotion_issues(job: Study) -> Iterator[Issue]:
         if job.budget.steps is not None:
             yield Issue(("budget", "steps"), "is for pruner: {name: asha, promote: true, max_resource: …}; drop it")
         return
-    steps = job.pruner.options["max_resource"]  # the number of steps of a whole trial, or the parameter that has it
-    if isinstance(steps, str) and steps not in job.params:
-        yield Issue(("pruner", "max_resource"), _missing_steps_problem(job, steps))
-        return
-    number = job.params[steps] if isinstance(steps, str) else steps
-    if type(number) is not int or number < 1:
-        yield Issue(("params", steps), f"must be a whole number over 0, not {number!r}: pruner.max_resource needs it")
-    elif job.budget.steps is not None and job.budget.steps < number:
-        yield Issue(("budget", "steps"), f"{job.budget.steps} is not enough for one whole trial of {number} steps")
+    issue, count = _checked_step_count(job, ("pruner", "max_resource"), job.pruner.options["max_resource"])
+    if issue is not None:
+        yield issue
+    elif job.budget.steps is not None and job.budget.steps < count:
+        yield Issue(("budget", "steps"), f"{job.budget.steps} is not enough for one whole trial of {count} steps")
     if job.pruner.options.get("max") == "auto" and len(job.objectives) > 1:
         yield Issue(("pruner", "max"), "auto ranks trials by one value, and there are several objectives; drop it")
+
+
+def _checked_step_count(job: Study, field: tuple[str, str], steps: int | str) -> tuple[Issue | None, int]:
+    """Return an issue of the number of steps of a whole trial, or None, and the number. 0 with an issue.
+
+    Args:
+        job: The job.
+        field: Path of the field that sets the number.
+        steps: Value of the field: the number, or the parameter in `params` that has it.
+    """
+    if isinstance(steps, str) and steps not in job.params:
+        return Issue(field, _missing_steps_problem(job, steps)), 0
+    count = job.params[steps] if isinstance(steps, str) else steps
+    if type(count) is not int or count < 1:
+        return Issue(("params", steps), f"must be a whole number over 0, not {count!r}: {'.'.join(field)} needs it"), 0
+    return None, count
 
 
 def _missing_steps_problem(job: Study, name: str) -> str:
@@ -514,17 +524,13 @@ def _population_issues(job: Study, population: Population, broken: Collection[An
 
 def _interval_issues(job: Study, population: Population) -> Iterator[Issue]:
     """Yield issues of the number of steps of a whole trial, and of the interval at which its members are compared."""
-    steps = population.steps  # the number, or the parameter that has it
-    if isinstance(steps, str) and steps not in job.params:
-        yield Issue(("population", "steps"), _missing_steps_problem(job, steps))
-        return
-    number = job.params[steps] if isinstance(steps, str) else steps
-    if type(number) is not int or number < 1:
-        yield Issue(("params", steps), f"must be a whole number over 0, not {number!r}: population.steps needs it")
-    elif not population.decisions(number):
-        yield Issue(("population", "interval"), f"{population.interval} must be under {number}, the steps of a trial")
-    elif population.decisions(number) > MOST_DECISIONS:
-        reason = f"{population.interval} makes {population.decisions(number)} decisions of {number} steps"
+    issue, count = _checked_step_count(job, ("population", "steps"), population.steps)
+    if issue is not None:
+        yield issue
+    elif not population.decisions(count):
+        yield Issue(("population", "interval"), f"{population.interval} must be under {count}, the steps of a trial")
+    elif population.decisions(count) > MOST_DECISIONS:
+        reason = f"{population.interval} makes {population.decisions(count)} decisions of {count} steps"
         yield Issue(("population", "interval"), f"{reason}, and {MOST_DECISIONS} are the most; raise it")
 
 
@@ -537,11 +543,10 @@ def _replay_issues(job: Study, population: Population) -> Iterator[Issue]:
         if name in _SEARCHING and not is_default:
             yield Issue(("population", name), "has no effect beside schedule, as members are not compared; drop it")
     assert isinstance(job.search.ladder, Intervals)
-    top = job.search.ladder.top
-    is_known = top > 0  # otherwise, the parameter that sets it is invalid
+    step_count = job.search.ladder.top  # of a whole trial; 0 if the parameter that sets it is invalid
     for index, entry in enumerate(population.schedule):
-        if is_known and entry.step >= top:
-            problem = f"{entry.step} must be under {top}, the steps of a trial"
+        if 0 < step_count <= entry.step:
+            problem = f"{entry.step} must be under {step_count}, the steps of a trial"
             yield Issue(("population", "schedule", index, "step"), problem)
 
 

@@ -137,13 +137,10 @@ class Training(Ranked):
         yield from base.budget_issues(self.budget, _BUDGET_REFUSALS)
         style, _ = split_style(self.entrypoint)
         if ("entrypoint",) not in broken and style:
-            reason = (
-                "is called with what a search draws, so it is for kind: hpo; write a function run(ctx), and train:run here"
-            )
-            yield Issue(("entrypoint",), reason)
+            reason = "is called with what a search draws, so it is for kind: hpo"
+            yield Issue(("entrypoint",), f"{reason}; write a function run(ctx), and train:run here")
         if self.cluster.autoscale:
-            reason = "the pods of a training must all be there before it starts; drop it"
-            yield Issue(("cluster", "autoscale"), reason)
+            yield Issue(("cluster", "autoscale"), "the pods of a training must all be there before it starts; drop it")
 
 
 def scaled_resources(written: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:

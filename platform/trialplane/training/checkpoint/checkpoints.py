@@ -147,7 +147,17 @@ class Checkpoints:
         if rank_state is not None:
             states[record.rank_file(rank)] = rank_state
         copies, size = self._copier.copy(states, "state")
-        share = writer.Share(step, copies, size, rank, world_size, sharded, metric, dict(meta or {}), barrier)
+        share = writer.Share(
+            step=step,
+            trees=copies,
+            size=size,
+            rank=rank,
+            world_size=world_size,
+            sharded=sharded,
+            metric=metric,
+            meta=dict(meta or {}),
+            barrier=barrier,
+        )
         if not self._background:
             writer.write(self._store, self._rules, share)
             return
@@ -305,7 +315,7 @@ class Checkpoints:
                 "optimizer and the order of samples continue unchanged; random numbers (dropout) are new in each rank, by "
                 "seed, rank and step"
             )
-        return Resumed(chosen, state, rank_state, tuple(notes))
+        return Resumed(saved=chosen, state=state, rank_state=rank_state, notes=tuple(notes))
 
     def newest_intact(self, is_usable: Callable[[int], bool] = lambda step: True) -> Saved | None:
         """Return the newest usable checkpoint whose checksums are right; None without any.

@@ -53,7 +53,10 @@ class Copier:
         return copied, self._size
 
     def _tree(self, value: Any, path: str) -> Any:
-        """Return a copy of a value, with all values in it. `path` is for errors. Raise TypeError for another type."""
+        """Return a copy of a value, with all values in it. `path` is for errors.
+
+        Raise TypeError for other types. These include subclasses of list and the like, which the safe loader refuses.
+        """
         if isinstance(value, torch.Tensor):
             return self._tensor(value, path)
         if isinstance(value, Mapping):
@@ -84,7 +87,8 @@ class Copier:
             kind = "on the meta device" if tensor.is_meta else f"a {type(tensor).__name__} of layout {tensor.layout}"
             raise TypeError(f"{path} is {kind}, which a checkpoint does not keep; give a plain dense tensor")
         key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        if tensor.numel() and key in self._copied:  # tied weights stay tied, and are written once
+        # Tied weights stay tied, and are written once. Empty tensors may have the same address without being tied.
+        if tensor.numel() and key in self._copied:
             return self._copied[key]
         buffer = self._buffers.get(path)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:

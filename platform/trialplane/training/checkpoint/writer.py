@@ -61,7 +61,8 @@ def write(store: Store, rules: Rules, share: Share) -> None:
         CheckpointError: The checkpoint could not be completed. Older ones are unchanged.
     """
     failure: Exception | None = None
-    name, parts = "", {}
+    name = ""
+    parts: dict[str, Part] = {}
     try:
         name = record.name_of(share.step, store.complete())
         parts = _write_parts(store, name, share)
@@ -164,17 +165,15 @@ def _write_error(store: Store, share: Share, failure: Exception) -> errors.Check
     """Return the error for a failure, with the state of older checkpoints and a remedy."""
     older = "There is no earlier checkpoint"
     try:
-        complete = store.complete()
-    except OSError as error:
-        older = f"The other checkpoints cannot be listed: {error}"
-    else:
-        if complete:
+        if complete := store.complete():
             last_step, _ = record.order(complete[-1])
             older = f"The checkpoint of step {last_step} is complete and unchanged"
+    except OSError as error:
+        older = f"The other checkpoints cannot be listed: {error}"
     head = f"the checkpoint of step {share.step} at {store.location} was not written"
     if not isinstance(failure, OSError) or failure.errno not in (errno.ENOSPC, errno.EDQUOT):
-        name = "" if isinstance(failure, errors.CheckpointError) else f"{type(failure).__name__}: "
-        return errors.CheckpointError(f"{head}: {name}{errors.first_line(failure)}. {older}")
+        error_class = "" if isinstance(failure, errors.CheckpointError) else f"{type(failure).__name__}: "
+        return errors.CheckpointError(f"{head}: {error_class}{errors.first_line(failure)}. {older}")
     free = store.free()
     free_space = "" if free is None else f", and {_bytes(free)} are free"
     cause = "the disk is full" if failure.errno == errno.ENOSPC else "the quota is used up"
@@ -217,6 +216,7 @@ def agree(choose: Callable[[], T], rank: int, world_size: int) -> T:
     if world_size == 1 or not has_process_group():
         return choose()
     group = _gloo_group(distributed.group.WORLD, "agree")
+    # The broadcast fills this list in the other ranks. They get this error if `choose` raises no TrialplaneError.
     choice_and_error: list[Any] = [None, errors.CheckpointError("rank 0 made no choice")]
     try:
         if rank == 0:

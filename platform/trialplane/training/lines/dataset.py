@@ -142,19 +142,17 @@ class LineDataset:
             row += self._length
         if not 0 <= row < self._length:
             raise IndexError(f"line {index} of {self._length:,}")
-        opened = self._opened
-        if opened is None:
-            opened = self._open()
-        file_number = 0
-        if len(opened) > 1:
-            file_number = bisect.bisect_right(self._ends, row)
-            if file_number:
-                row -= self._ends[file_number - 1]
+        opened = self._opened if self._opened is not None else self._open()
+        file_number = bisect.bisect_right(self._ends, row)
+        if file_number > 0:
+            row -= self._ends[file_number - 1]
         text = opened[file_number]
         if text is None:
             recipe = self._recipe
             path, size, mtime_ns, index_file, lines = recipe["files"][file_number]
-            text = opened[file_number] = OpenText(Text(path, size, mtime_ns), Path(index_file), recipe["empty"], lines)
+            text = opened[file_number] = OpenText(
+                text=Text(path, size, mtime_ns), index=Path(index_file), empty=recipe["empty"], lines=lines
+            )
         return text, row
 
     def _open(self) -> list[OpenText | None]:

@@ -57,18 +57,19 @@ def find(path: Path, empty: Empty, cache: Path | None) -> IndexedText:
     for candidate in candidates:  # all are checked before one is built, because an existing index may be in the cache
         header = _matching_header(candidate, text)
         if header is not None:
-            return IndexedText(text, str(candidate), header)
+            return IndexedText(text, index=str(candidate), header=header)
     for candidate in candidates:
         try:
-            return IndexedText(text, str(candidate), _build(candidate, text, skip=empty == "skip"))
+            return IndexedText(text, index=str(candidate), header=_build(candidate, text, skip=empty == "skip"))
         except OSError as error:
             write_errors.append(error)
     reasons = "; ".join(
         f"{candidate.parent}: {error.strerror}" for candidate, error in zip(candidates, write_errors, strict=True)
     )
+    size = text.size / 10 / 2**20  # MiB; an index has 4 or 8 bytes per line, about a tenth of the text
     raise errors.CacheError(
-        f"the line index of {path} (about {text.size / 10 / 2**20:,.0f} MiB) cannot be written ({reasons}); make room, "
-        "or name another folder: LineDataset(…, cache=FOLDER)"
+        f"the line index of {path} (about {size:,.0f} MiB) cannot be written ({reasons}); make room, or name another "
+        "folder: LineDataset(…, cache=FOLDER)"
     )
 
 
@@ -92,7 +93,7 @@ def text_of(path: Path) -> Text:
         raise errors.DataError(f"text file {path} may not be read by this user; see `ls -l {path}`")
     if file_stat.st_size == 0:
         raise errors.DataError(f"text file {path} is empty; was copying or writing it interrupted?")
-    return Text(str(path), file_stat.st_size, file_stat.st_mtime_ns)
+    return Text(path=str(path), size=file_stat.st_size, mtime_ns=file_stat.st_mtime_ns)
 
 
 def refuse_changed(text: Text) -> None:

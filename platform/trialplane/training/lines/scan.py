@@ -140,7 +140,7 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
         block = buffer[2 : 2 + count]
         if block.min() == 0:
             nul = offset + int(np.flatnonzero(block == 0)[0])
-            return _Span(np.empty(0, np.int64), empty, last, nul)
+            return _Span(starts=np.empty(0, np.int64), empty=empty, last=last, nul=nul)
         ends = np.flatnonzero(np.equal(block, LF, out=mask[:count]))  # offsets of the newlines in the block
         if not len(ends):
             continue
@@ -155,7 +155,7 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
         else:
             starts.append(next_starts)
         last = int(next_starts[-1])
-    return _Span(np.concatenate(starts) if starts else np.empty(0, np.int64), empty, last, -1)
+    return _Span(starts=np.concatenate(starts) if starts else np.empty(0, np.int64), empty=empty, last=last, nul=-1)
 
 
 def _map_in_threads(work: Callable[[int], T], items: Sequence[int]) -> Iterator[T]:

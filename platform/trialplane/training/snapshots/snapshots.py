@@ -91,7 +91,11 @@ class Snapshots:
             if fields["format"] != FORMAT:
                 raise errors.CheckpointError(f"{self._store.url(name)} was written by a newer trialplane; read it with that")
             by_step[fields["step"]] = Snapshot(
-                fields["step"], name, self._store.url(name), fields["size"], fields["metrics"]
+                step=fields["step"],
+                name=name,
+                location=self._store.url(name),
+                size=fields["size"],
+                metrics=fields["metrics"],
             )
         return [by_step[step] for step in sorted(by_step)]
 
@@ -129,7 +133,7 @@ class Snapshots:
                 f"the snapshot of step {step} could not be written to {self.location}: {error.strerror or error}. Make "
                 "room, keep fewer, or take none"
             ) from error
-        return Snapshot(step, name, store.url(name), size, values)
+        return Snapshot(step=step, name=name, location=store.url(name), size=size, metrics=values)
 
     def _put_weights(self, name: str, model: torch.nn.Module) -> int:
         """Write the weights of a model into the folder of a snapshot, and return their size in bytes."""

@@ -147,7 +147,7 @@ def summary(location: str) -> CheckpointSummary | None:
     for name, size in files:
         digest.update(json.dumps([name, size]).encode() + complete.get(name, b""))
     count = len({name.partition("/")[0] for name, _ in files})  # each checkpoint is a folder at the top
-    return CheckpointSummary(count, sum(size for _, size in files), digest.hexdigest())
+    return CheckpointSummary(number=count, bytes=sum(size for _, size in files), digest=digest.hexdigest())
 
 
 def _files(location: str) -> Iterator[tuple[str, int]]:

@@ -95,7 +95,11 @@ def is_name(name: str) -> bool:
 
 
 def order(name: str) -> tuple[int, int]:
-    """Return the sort key of a checkpoint: its step, and its number among those of that step."""
+    """Return the sort key of a checkpoint: its step, and its number among those of that step, from 0.
+
+    Raises:
+        ValueError: `name` is not the name of a checkpoint.
+    """
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(f"{name} is not the name of a checkpoint")

@@ -190,7 +190,8 @@ def only_newest(store: Store, read: Callable[[record.Saved], T]) -> tuple[record
     names = store.complete()
     if not names:
         return None
-    checkpoint = record.load(store.read(names[-1], record.COMPLETE), names[-1], store.url(names[-1]))
+    name = names[-1]
+    checkpoint = record.load(store.read(name, record.COMPLETE), name, store.url(name))
     return checkpoint, read(checkpoint)
 
 
@@ -248,7 +249,7 @@ def save_file(location: str, step: int, file: str, write: Callable[[Sink], objec
             meta={},
         )
         store.publish(name, record.dump(saved), [file])
-        for outdated in existing[: len(existing) + 1 - keep]:  # plus 1 for the new one
+        for outdated in [*existing, name][:-keep]:
             store.remove(outdated)
         store.sweep()
     except OSError as error:
@@ -366,8 +367,7 @@ class UrlStore:
             return []
         folder_names = [entry.rstrip("/").rpartition("/")[2] for entry in entries]
         names = [name for name in folder_names if record.is_name(name)]
-        complete = [name for name in names if self._files.exists(self._path(name, record.COMPLETE))]
-        return sorted(complete, key=record.order)
+        return sorted((name for name in names if self._files.exists(self._path(name, record.COMPLETE))), key=record.order)
 
     def has(self, name: str) -> bool:
         """Whether a checkpoint is complete."""

@@ -73,9 +73,8 @@ class TokenDataset:
             row += self._lines
         if not 0 <= row < self._lines:
             raise IndexError(f"line {index} of {self._lines:,}")
-        number, row = divmod(row, shards.LINES)
-        shard = self._shards.get(number)
-        return (self._open(number) if shard is None else shard).row(row)
+        number, row_in_shard = divmod(row, shards.LINES)
+        return self._shard(number).row(row_in_shard)
 
     def __repr__(self) -> str:
         return f"TokenDataset({self._lines:,} lines, {self.tokens:,} tokens, in {self.folder})"
@@ -84,9 +83,9 @@ class TokenDataset:
         return {"folder": str(self.folder), "lines": self._lines, "tokens": self.tokens, "dtype": self.dtype.str}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(Path(state["folder"]), state["lines"], state["tokens"], state["dtype"])  # type: ignore[misc]
+        self.__init__(Path(state["folder"]), lines=state["lines"], tokens=state["tokens"], dtype=state["dtype"])  # type: ignore[misc]
 
-    def _open(self, number: int) -> shards.Shard:
+    def _shard(self, number: int) -> shards.Shard:
         """Return a shard, which is opened at the first use."""
         shard = self._shards.get(number)
         if shard is None:
@@ -147,7 +146,15 @@ def tokenized(
     if existing is not None:
         return existing
     _check_no_ranks(folder)
-    work = Work(lines, serialized, max_length, side, add_special_tokens, str(folder), dtype.str)
+    work = Work(
+        lines=lines,
+        tokenizer=serialized,
+        max_length=max_length,
+        truncation_side=side,
+        add_special_tokens=add_special_tokens,
+        folder=str(folder),
+        dtype=dtype.str,
+    )
     try:
         with building.lock(folder):
             existing = _complete(folder, len(lines), dtype)  # another process may have created it while this one waited
@@ -178,7 +185,12 @@ def _create(work: Work, facts: dict[str, Any], processes: int, say: Callable[[st
     if missing:
         progress = _Progress(len(missing), say)
         work = dataclasses.replace(work, missing=missing, processes=processes)
-        clean.run("trialplane.training.tokens.worker", work, "the tokenizing process", lambda _: progress.add_shard())
+        clean.run(
+            "trialplane.training.tokens.worker",
+            message=work,
+            name="the tokenizing process",
+            on_answer=lambda _: progress.add_shard(),
+        )
     if work.lines.content != facts["text"]:
         raise errors.DataError(f"the text changed while it was tokenized into {folder}; run it again")
     tokens = sum(tokens_of_shard for tokens_of_shard in _token_counts(folder, count, dtype) if tokens_of_shard is not None)
@@ -195,7 +207,7 @@ def _complete(folder: Path, lines: int, dtype: np.dtype[Any]) -> TokenDataset | 
         return None
     if None in _token_counts(folder, lines, dtype):
         return None
-    return TokenDataset(folder, lines, fields["tokens"], dtype.str)
+    return TokenDataset(folder=folder, lines=lines, tokens=fields["tokens"], dtype=dtype.str)
 
 
 def _token_counts(folder: Path, lines: int, dtype: np.dtype[Any]) -> Iterator[int | None]:
@@ -214,10 +226,10 @@ def _serialize_tokenizer(tokenizer: str | Path) -> tuple[str, str, np.dtype[Any]
     if not loaded.is_fast:
         raise errors.InputError(f"the tokenizer {str(tokenizer)!r} has no fast version, which a token cache needs")
     backend = type(loaded.backend_tokenizer).from_str(loaded.backend_tokenizer.to_str())
-    backend.no_truncation()
+    backend.no_truncation()  # the worker truncates to `max_length`
     backend.no_padding()
-    largest = max(backend.get_vocab(with_added_tokens=True).values())
-    return backend.to_str(), loaded.truncation_side, np.dtype("<u2" if largest < 1 << 16 else "<i4")
+    largest_token = max(backend.get_vocab(with_added_tokens=True).values())
+    return backend.to_str(), loaded.truncation_side, np.dtype("<u2" if largest_token < 1 << 16 else "<i4")
 
 
 def _check_no_ranks(folder: Path) -> None:
