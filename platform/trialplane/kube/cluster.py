@@ -223,7 +223,7 @@ class Cluster:
             time.sleep(QUOTA_PAUSE)
         if answer.status == 409 and not force:
             return None
-        return Applied(self._require_success(answer, "patch", kind).json(), answer.status == 201)
+        return Applied(self._require_success(answer, "patch", kind).json(), is_new=answer.status == 201)
 
     def patch(self, kind: ObjectKind, name: str, body: Any, *, status: bool = False) -> dict[str, Any]:
         """Patch an object or its status, and return it.
@@ -246,9 +246,8 @@ class Cluster:
         Raises:
             TargetError: It exists already.
         """
-        created: dict[str, Any] = self._require_success(
-            self.call("POST", self._path(kind), body=manifest), "create", kind
-        ).json()
+        answer = self.call("POST", self._path(kind), body=manifest)
+        created: dict[str, Any] = self._require_success(answer, "create", kind).json()
         return created
 
     def delete(
@@ -390,7 +389,14 @@ class Cluster:
             resource: RBAC resource of the request: rayclusters, services/proxy, …
             namespace: Namespace of the request. "" for this one.
         """
-        return refusal.explain(answer.status, answer.data, verb, resource, namespace or self.namespace, self.context)
+        return refusal.explain(
+            answer.status,
+            answer.data,
+            verb=verb,
+            resource=resource,
+            namespace=namespace or self.namespace,
+            context=self.context,
+        )
 
     def _require_success(self, answer: ApiResponse, verb: str, kind: ObjectKind) -> ApiResponse:
         """Return a response unchanged if it is successful. Otherwise, raise the error for it.

@@ -102,7 +102,7 @@ class Run:
 
     def _annotation(self, name: str) -> str:
         """Return the value of an annotation, or ""."""
-        return str((self.manifest["metadata"].get("annotations") or {}).get(name, ""))
+        return str(metadata.annotations_of(self.manifest).get(name, ""))
 
     @property
     def is_deleted(self) -> bool:
@@ -300,9 +300,8 @@ class Objects:
         packed = [part for part in parts if part is not None]
         if len(packed) < len(parts):
             return None
-        return Submission(
-            run.parsed.job, facts={**run.parsed.spec.submission, "code_hash": code.sha256}, code=b"".join(packed)
-        )
+        facts = {**run.parsed.spec.submission, "code_hash": code.sha256}
+        return Submission(job=run.parsed.job, facts=facts, code=b"".join(packed))
 
     def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
         """Return the pods of a run, the newest first. With a role, such as `names.TRIAL`, only its pods."""

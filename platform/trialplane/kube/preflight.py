@@ -16,6 +16,7 @@ from trialplane.errors import Issue
 from trialplane.job.cluster import Cluster
 from trialplane.job.kinds import Job, Role
 from trialplane.job.resources import Resources
+from trialplane.kube import metadata
 from trialplane.kube.metadata import KubeObject
 from trialplane.plan import raycluster
 from trialplane.plan.gpus import GpuRequest
@@ -52,7 +53,7 @@ def check(job: Job, ray_cluster: KubeObject, snapshot: ClusterSnapshot) -> tuple
         snapshot: Resources of the cluster.
     """
     issues, warnings = _check_nodes(job, ray_cluster, snapshot.nodes)
-    queue = (ray_cluster["metadata"].get("labels") or {}).get(raycluster.QUEUE_LABEL)
+    queue = metadata.labels_of(ray_cluster).get(raycluster.QUEUE_LABEL)
     if queue and snapshot.queues is not None and queue not in snapshot.queues:
         existing_queues = ", ".join(sorted(snapshot.queues))
         hint = f"there are: {existing_queues}" if existing_queues else "there is none (is Kueue installed?)"
@@ -64,12 +65,12 @@ def chart_issues(job: Job, site: Site) -> list[Issue]:
     """Return the issues of what a job requests and the chart's values do not allow or provide."""
     return [
         *placement_issues(job, site),
-        *install_issues(job, site.install.enabled),
-        *data_issues(job, site.data.claim),
+        *install_issues(job, is_allowed=site.install.enabled),
+        *data_issues(job, claim=site.data.claim),
         *gpu_issues(job, site),
         *cost_issues(job, site.prices.plain),
-        *output_issues(job, bool(site.checkpoints.claim)),
-        *promotion_issues(job, bool(site.checkpoints.claim or site.checkpoints.url)),
+        *output_issues(job, has_volume=bool(site.checkpoints.claim)),
+        *promotion_issues(job, has_storage=bool(site.checkpoints.claim or site.checkpoints.url)),
     ]
 
 
@@ -169,15 +170,11 @@ def gpu_issues(job: Job, site: Site) -> list[Issue]:
         if share < 1 and request is None:
             offered = ", ".join(f"{entry.gpus:g} ({entry.resource})" for entry in site.gpu_shares) or "none"
             advice = f"request a whole GPU ({role.field}.gpus=1), or see `platform docs gpus`"
-            text = (
-                f"a share of {share:g} of a GPU is not offered here; the chart's studies.gpuShares lists {offered}; {advice}"
-            )
-            issues.append(Issue((role.field, "gpus"), text))
+            text = f"a share of {share:g} of a GPU is not offered here; the chart's studies.gpuShares lists {offered}"
+            issues.append(Issue((role.field, "gpus"), f"{text}; {advice}"))
         elif request is not None and request.uses_mps and role.resources.shm is not None:
-            text = (
-                "cannot be set for a share of a GPU under MPS, whose daemon provides /dev/shm; drop it, or use a whole GPU"
-            )
-            issues.append(Issue((role.field, "shm"), text))
+            text = "cannot be set for a share of a GPU under MPS, whose daemon provides /dev/shm"
+            issues.append(Issue((role.field, "shm"), f"{text}; drop it, or use a whole GPU"))
     return issues
 
 
@@ -318,14 +315,36 @@ def _check_role_nodes(job: Job, role: Role, pod: KubeObject, nodes: Sequence[Kub
         labels = ", ".join(f"{key}={value}" for key, value in (pod["spec"].get("nodeSelector") or {}).items())
         return [], [f"no node has the labels {labels} now; {role.title} waits until one appears"]
     requested = requests(pod)
+    subject = f"each pod of {role.title}" if role.gang else role.title
+    issues, warnings = _check_largest_nodes(job, role, subject, requested, selected_nodes)
+    if role.nodes > 1 and selected_nodes and not issues and not warnings:
+        room = sum(_pods_that_fit(node, requested) for node in selected_nodes)
+        if room < role.nodes:
+            warnings.append(
+                f"{subject} starts when all {role.nodes} are ready, and the nodes have room for {room}; it waits for more"
+            )
+    return issues, warnings
+
+
+def _check_largest_nodes(
+    job: Job, role: Role, subject: str, requested: Mapping[str, decimal.Decimal], nodes: Sequence[KubeObject]
+) -> tuple[list[Issue], list[str]]:
+    """Return the issues and warnings of resources of which a pod requests more than any node has.
+
+    Args:
+        job: Resolved job.
+        role: Role of the pod.
+        subject: The pod in words.
+        requested: Requests of the pod, by resource.
+        nodes: Nodes that it may run on.
+    """
     # Only GPUs have a resource with a vendor (nvidia.com/gpu). A share of a GPU is another resource than a whole GPU.
     gpu_resource = next((resource for resource in requested if "/" in resource), role.cluster.gpu_resource)
-    subject = f"each pod of {role.title}" if role.gang else role.title
     issues: list[Issue] = []
     warnings: list[str] = []
     for resource, field in {"cpu": "cpus", "memory": "memory", gpu_resource: "gpus"}.items():
         needed = requested.get(resource, decimal.Decimal(0))
-        amounts = [amount((node["status"].get("allocatable") or {}).get(resource, 0)) for node in selected_nodes]
+        amounts = [amount((node["status"].get("allocatable") or {}).get(resource, 0)) for node in nodes]
         largest = max(amounts, default=needed)  # without any node, nothing is reported
         if needed <= largest:
             continue
@@ -338,16 +357,10 @@ def _check_role_nodes(job: Job, role: Role, pod: KubeObject, nodes: Sequence[Kub
         if resource == gpu_resource:
             # Rounded up: so many of the largest nodes have all GPUs of a trial together.
             node_count = -(-int(needed) * role.nodes // int(largest))
-            remedy = job.gpu_advice(role.field, int(largest), node_count)
+            remedy = job.gpu_advice(role.field, gpus=int(largest), nodes=node_count)
             issues.append(Issue((role.field, field), f"{message}; {remedy}"))
         else:
             warnings.append(f"{message}; it waits until a larger one appears")
-    if role.nodes > 1 and selected_nodes and not issues and not warnings:
-        room = sum(_pods_that_fit(node, requested) for node in selected_nodes)
-        if room < role.nodes:
-            warnings.append(
-                f"{subject} starts when all {role.nodes} are ready, and the nodes have room for {room}; it waits for more"
-            )
     return issues, warnings
 
 
@@ -360,7 +373,7 @@ def _pods_that_fit(node: KubeObject, requested: Mapping[str, decimal.Decimal]) -
 
 def _selects(selector: Mapping[str, str], node: KubeObject) -> bool:
     """Whether a node has the labels of a node selector."""
-    labels = node["metadata"].get("labels") or {}
+    labels = metadata.labels_of(node)
     return all(labels.get(key) == value for key, value in selector.items())
 
 

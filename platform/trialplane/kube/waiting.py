@@ -75,7 +75,7 @@ def reason(
         now: Current time, in seconds since the epoch. None for the clock's time.
     """
     run = str(ray_cluster["metadata"]["name"])
-    live_pods = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    live_pods = [pod for pod in pods if not metadata.is_deleted(pod)]
     created = metadata.created(ray_cluster)
     # Older events are about an earlier run of the same name.
     run_events = [event for event in events if _is_about(event, run) and _event_seconds(event) >= created]
@@ -99,6 +99,9 @@ def reason(
 def pod_wait(pod: KubeObject, events: Iterable[KubeObject] = ()) -> Wait | None:
     """Return the reason why a pod does not run. None if it runs or has succeeded.
 
+    The checks follow the life of a pod: it gets a node, its images are pulled, its containers start. But first it is checked
+    whether Kubernetes has ended the pod, because nothing else matters then.
+
     Args:
         pod: Pod.
         events: Events of the namespace. Those of other objects are ignored.
@@ -111,24 +114,27 @@ def pod_wait(pod: KubeObject, events: Iterable[KubeObject] = ()) -> Wait | None:
     if scheduling_wait is not None:
         return scheduling_wait
     containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    run = (pod["metadata"].get("labels") or {}).get(names.RUN, "RUN")  # RUN: a placeholder in the command below
     for container in containers:
-        wait = _image_wait(container) or _container_wait(container)
-        if wait is None:
-            continue
-        if container.get("name") == names.INSTALL and _has_log(container):
-            text = f"could not install its packages and {wait.text}; `kubectl logs {name} -c {names.INSTALL}`"
-            return Wait(text, stuck=True)
-        if container.get("name") == names.CONTROLLER and _has_log(container):
-            text = f"has a controller that {wait.text}; `platform logs {run} --controller` shows its log"
-            return Wait(text, wait.stuck)
-        return wait
+        if wait := _image_wait(container) or _container_wait(container):
+            return _with_log_command(pod, container, wait) if _has_log(container) else wait
     running_names = [container.get("name") for container in containers if "running" in (container.get("state") or {})]
     if names.INSTALL in running_names:
         return Wait(f"installs packages: `kubectl logs {name} -c {names.INSTALL}`", stuck=False)
     if status.get("phase") == "Pending":
         return _start_wait([event for event in events if (event.get("involvedObject") or {}).get("name") == name])
     return _lost_node_wait(pod)
+
+
+def _with_log_command(pod: KubeObject, container: KubeObject, wait: Wait) -> Wait:
+    """Return the reason with the command that shows the log, for a container whose log explains more."""
+    name, run = pod["metadata"]["name"], metadata.labels_of(pod).get(names.RUN, "RUN")  # RUN: a placeholder
+    if container.get("name") == names.INSTALL:
+        text = f"could not install its packages and {wait.text}; `kubectl logs {name} -c {names.INSTALL}`"
+        return Wait(text, stuck=True)
+    if container.get("name") == names.CONTROLLER:
+        text = f"has a controller that {wait.text}; `platform logs {run} --controller` shows its log"
+        return Wait(text, wait.stuck)
+    return wait
 
 
 def _pods_reason(ray_cluster: KubeObject, pods: Sequence[KubeObject], events: Sequence[KubeObject]) -> str:
@@ -374,7 +380,7 @@ def _claims(pod: KubeObject) -> str:
 
 def _role(pod: KubeObject) -> str:
     """Return the role of a pod of a run, from its labels: `names.CONTROLLER` or `names.TRIAL`. "" without one."""
-    return str((pod["metadata"].get("labels") or {}).get(names.ROLE, ""))
+    return metadata.labels_of(pod).get(names.ROLE, "")
 
 
 def _is_about(event: KubeObject, run: str) -> bool:

@@ -176,9 +176,9 @@ def other_name_advice(run: str) -> str:
 
 
 def completed_message(status: RunStatus, old: Job, job: Job, target_flags: str = "") -> str:
-    """Return the message for an ended run that would end again at once if it was resumed.
+    """Return the message for an ended run that would end again at once if it was resumed, with the command that extends it.
 
-    The message has the command that extends the run.
+    Budgets and the target are checked first, because they have their own commands, and end a run even if trials are left.
 
     Args:
         status: Status of the run, with exact counts.

@@ -148,23 +148,19 @@ class HistoryMapper:
             self._omitted[f"it has no {missing_metrics[0]}, which is constrained here"] += 1
             return None
         old_params = {**self._old.params, **row.params}
-        params: dict[str, Any] = {}
-        for name, parameter in self._new.search.parameters.items():
-            if not space.is_active(parameter, params):
-                continue
-            if name not in old_params:
-                if self._new.search.sampler.accepts_partial_trials:
-                    continue
-                self._omitted[f"it has no {name}, which {self._new.search.sampler.name} needs of every trial"] += 1
-                return None
-            if not parameter.contains(old_params[name]):
-                self._omitted[f"its {name} is outside of the space"] += 1
-                return None
-            params[name] = old_params[name]
+        params = self._new_params(old_params)
+        if params is None:
+            return None
         self._ignored.update(dict.fromkeys(name for name in row.params if name not in self._new.search.names))
         if not params:
             self._omitted["it has none of the parameters"] += 1
             return None
+        # Other code, fields or parameters may need more memory or less.
+        needs_equal_memory = (
+            self._trains_alike
+            and old_params.keys() <= {*self._new.params, *self._new.search.names}
+            and _has_fixed_params(old_params, self._new)
+        )
         return EarlierTrial(
             run=self._run,
             trial=row.trial,
@@ -173,12 +169,26 @@ class HistoryMapper:
             metrics={metric: row.metrics[metric] for metric in self._new.required_metrics if metric in row.metrics},
             step=row.step or 0,
             pruned=row.state is TrialState.PRUNED,
-            out_of_memory=is_bad
-            and row.trial in self._out_of_memory
-            and self._trains_alike
-            and old_params.keys() <= {*self._new.params, *self._new.search.names}
-            and _has_fixed_params(old_params, self._new),
+            out_of_memory=is_bad and row.trial in self._out_of_memory and needs_equal_memory,
         )
+
+    def _new_params(self, old_params: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return those parameters of an earlier trial that the new space has. None, with a reason, if they do not fit."""
+        sampler = self._new.search.sampler
+        params: dict[str, Any] = {}
+        for name, parameter in self._new.search.parameters.items():
+            if not space.is_active(parameter, params):
+                continue
+            if name not in old_params:
+                if sampler.accepts_partial_trials:
+                    continue
+                self._omitted[f"it has no {name}, which {sampler.name} needs of every trial"] += 1
+                return None
+            if not parameter.contains(old_params[name]):
+                self._omitted[f"its {name} is outside of the space"] += 1
+                return None
+            params[name] = old_params[name]
+        return params
 
 
 def results(run: str, job: Job, rows: Iterable[TrialRow], new: Job) -> Iterator[EarlierTrial]:
@@ -233,27 +243,29 @@ def beginnings(
     newest = {request.trial: (request, outcome) for request, outcome in attempts}
     rows = [wire_rows.row(job, request, request.params, outcome) for request, outcome in newest.values()]
     trials_with_checkpoints = _trials_with_checkpoints(job, rows)
-    steps = new.reuse.steps if isinstance(new.reuse, Reuse) else ""
+    steps_name = new.reuse.steps if isinstance(new.reuse, Reuse) else ""  # parameter with the number of steps of a trial
     selected: list[Beginning] = []
     lacking_count = 0
     for row, (request, outcome) in zip(rows, newest.values(), strict=True):
         params = {**job.params, **request.params}
-        is_shorter = steps != "" and isinstance(params.get(steps), int) and params[steps] < new.params[steps]
+        steps = params.get(steps_name)
+        is_shorter = isinstance(steps, int) and steps < new.params[steps_name]
         if is_shorter:
-            params[steps] = new.params[steps]
-        if not _has_fixed_params(params, new) or (row.state is TrialState.COMPLETE and not is_shorter):
+            params[steps_name] = new.params[steps_name]
+        is_whole = row.state is TrialState.COMPLETE and not is_shorter  # nothing is left to train
+        if is_whole or not _has_fixed_params(params, new):
             continue
         if outcome is None or outcome.checkpoints is None or row.trial not in trials_with_checkpoints:
-            lacking_count += request.number not in answered
+            if request.number not in answered:
+                lacking_count += 1
             continue
-        digest = outcome.checkpoints.digest
         selected.append(
             Beginning(
                 run=run,
                 trial=request.trial,
                 params=params,
                 seed=request.seed,
-                digest=digest,
+                digest=outcome.checkpoints.digest,
                 step=outcome.step,
                 offset=offset,
                 best=dict(outcome.best),
@@ -309,7 +321,8 @@ def followable_run(
         return FollowableRun(run, decides_alike)
     all_attempts = list(attempts)
     has_success = any(outcome is not None and outcome.failure is None for _, outcome in all_attempts)
-    repeats_failures = has_success and job.cluster == new.cluster  # another kind of machine may not fail
+    # If all trials failed, the code may have been at fault. Another kind of machine may not fail.
+    repeats_failures = has_success and job.cluster == new.cluster
     failed = {request.number for request, outcome in all_attempts if outcome is not None and outcome.failure is not None}
     retried = failed.intersection(request.retry_of for request, _ in all_attempts if request.retry_of is not None)
     selected: list[EarlierAttempt] = []
@@ -319,7 +332,7 @@ def followable_run(
         params = {**job.params, **request.params}
         ended += [positions[number] for number in request.ended_before if number not in retried]
         repeated = _repeatable(outcome, params, new, repeats_failures=repeats_failures)
-        if request.retry_of in retried:
+        if request.retry_of in retried:  # it replaces the outcome of the attempt that failed
             position = positions[request.retry_of]
             selected[position] = dataclasses.replace(selected[position], outcome=repeated)
         else:
@@ -407,8 +420,9 @@ def add_reports(followable: FollowableRun, reports: Iterable[ReportRow]) -> tupl
     from_0 = {row.trial for rows in rows_by_attempt for row in rows if row.step == 0}  # trials that count steps from 0
     complete: list[EarlierAttempt] = []
     for position, attempt in enumerate(followable.attempts):
-        outcome, steps_before = attempt.outcome, int(attempt.trial in from_0)
-        is_at_rung = outcome is not None and 0 < attempt.rung <= outcome.step + steps_before
+        outcome = attempt.outcome
+        steps_done = 0 if outcome is None else outcome.step + (attempt.trial in from_0)
+        is_at_rung = 0 < attempt.rung <= steps_done
         if outcome is not None and is_at_rung and outcome.state is TrialState.PRUNED:
             outcome = dataclasses.replace(outcome, state=TrialState.PAUSED)
         rows = [row for of_attempt in reports_of[position].values() for row in of_attempt]

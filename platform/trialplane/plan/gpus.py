@@ -44,7 +44,7 @@ class GpuRequest:
             if share.gpus >= resources.gpu_share and gpu_resource in (_DEFAULT, share.resource)
         ]
         smallest = min(sufficient, key=lambda share: share.gpus, default=None)
-        return None if smallest is None else cls(smallest.resource, 1, smallest)
+        return None if smallest is None else cls(smallest.resource, number=1, share=smallest)
 
     @property
     def memory(self) -> float | None:

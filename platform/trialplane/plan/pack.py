@@ -24,9 +24,12 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trialplane.errors import InputError, Issue, NotPackedError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 IGNORE_FILE = ".jobignore"
 JOB = "job.yaml"
@@ -94,7 +97,10 @@ def pack(
         total_size = sum(sizes.values())
         if total_size > MAX_UNPACKED:
             raise NotPackedError(_too_large_message(folder, f"{_mib(total_size)}, and {_mib(MAX_UNPACKED)}", sizes))
-        files = {name: _File(path.read_bytes(), bool(path.stat().st_mode & stat.S_IXUSR)) for name, path in paths.items()}
+        files = {
+            name: _File(path.read_bytes(), is_executable=bool(path.stat().st_mode & stat.S_IXUSR))
+            for name, path in paths.items()
+        }
         files |= {name: _File(content) for name, content in additions.items()}
     except OSError as error:
         raise InputError(f"{error.filename} cannot be read: {error.strerror}; or name it in {IGNORE_FILE}") from error
@@ -107,11 +113,18 @@ def pack(
         raise NotPackedError(_too_large_message(folder, f"{_mib(len(tar))} as a tar, and {_mib(MAX_UNPACKED)}", sizes))
     if len(data) > MAX_BYTES:
         raise NotPackedError(_too_large_message(folder, f"{_mib(len(data))} packed, and {_mib(MAX_BYTES)}", sizes))
-    code_names = [name for name in sorted(files) if name not in (JOB, *additions)]
-    digests = {name: hashlib.sha256(files[name].content).hexdigest() for name in code_names}
-    identity = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
-    # The hash is of the tar, not of `data`: builds of zlib compress the same bytes differently.
-    return Pack(data=data, sha256=hashlib.sha256(tar).hexdigest(), files=tuple(sorted(files)), identity=identity)
+    return Pack(
+        data=data,
+        sha256=hashlib.sha256(tar).hexdigest(),  # not of `data`: builds of zlib compress the same bytes differently
+        files=tuple(sorted(files)),
+        identity=_digest_of({name: file for name, file in files.items() if name not in (JOB, *additions)}),
+    )
+
+
+def _digest_of(files: Mapping[str, _File]) -> str:
+    """Return the SHA-256 of the names and contents of files, without their modes."""
+    digests = {name: hashlib.sha256(files[name].content).hexdigest() for name in sorted(files)}
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
 
 def ignored_lines(paths: Iterable[str]) -> list[str]:
@@ -325,19 +338,7 @@ def ignore_rule(folder: Path, further_lines: Sequence[str] = ()) -> Callable[[st
     if not has_file and not further_lines:
         return lambda name: _is_cache(name) or may_have_secrets(name)
     lines = [*(_ignore_lines(file) if has_file else ()), *further_lines]
-    from pathspec import GitIgnoreSpec  # takes 25 ms, and few jobs have such a file
-
-    invalid = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            GitIgnoreSpec.from_lines([line])
-        except ValueError as error:
-            invalid.append(f"  {file}:{number}: {error}")
-    if invalid:
-        raise InputError(
-            "\n".join([f"{file} has lines that are not valid gitignore patterns; nothing was started", *invalid])
-        )
-    patterns = GitIgnoreSpec.from_lines(lines)
+    patterns = _ignore_patterns(file, lines)
     # A hidden file is packed if a line names it, as `!.marker` does. `!*` and `!config/` do not name `config/.env`.
     # As in git, a line with a / before its end is a path from the folder, stored here as "/path". A line without one is a
     # name that matches in every folder.
@@ -350,6 +351,31 @@ def ignore_rule(folder: Path, further_lines: Sequence[str] = ()) -> Callable[[st
         return _is_cache(name) or (may_have_secrets(name) and not is_named) or patterns.match_file(name)
 
     return is_ignored
+
+
+def _ignore_patterns(file: Path, lines: Sequence[str]) -> GitIgnoreSpec:
+    """Return the patterns of a `.jobignore`.
+
+    Args:
+        file: The file, for errors.
+        lines: Its lines, and further ones.
+
+    Raises:
+        InputError: Lines are invalid.
+    """
+    from pathspec import GitIgnoreSpec  # takes 25 ms, and few jobs have such a file
+
+    invalid = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            GitIgnoreSpec.from_lines([line])
+        except ValueError as error:
+            invalid.append(f"  {file}:{number}: {error}")
+    if invalid:
+        raise InputError(
+            "\n".join([f"{file} has lines that are not valid gitignore patterns; nothing was started", *invalid])
+        )
+    return GitIgnoreSpec.from_lines(lines)
 
 
 def _ignore_lines(file: Path) -> list[str]:
@@ -398,11 +424,10 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
             resolved = Path(os.path.realpath(path))  # does not exist for a circular link
             if path.is_symlink() and (not resolved.is_relative_to(root) or not resolved.exists()):
                 direction = "out of the folder" if resolved.exists() else "nowhere"
-                target = f"{direction} ({path.readlink()})"
-                remedy = (
-                    f"copy the file, or name it in {IGNORE_FILE} or in the job's field `links` (`platform explain links`)"
+                raise NotPackedError(
+                    f"{path} is a link that leads {direction} ({path.readlink()}); copy the file, or name it in "
+                    f"{IGNORE_FILE} or in the job's field `links` (`platform explain links`)"
                 )
-                raise NotPackedError(f"{path} is a link that leads {target}; {remedy}")
             if resolved.is_dir():
                 if is_ignored(f"{name}/"):  # by a pattern for folders; as in git, its files cannot be included again
                     continue

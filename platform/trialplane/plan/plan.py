@@ -127,7 +127,8 @@ def pack_job(job: Job, folder: Path, additions: Mapping[str, bytes] = MappingPro
     Raises:
         InputError: The folder cannot be packed.
     """
-    return packing.pack(folder, entrypoint.packages(job, folder), additions, packing.ignored_lines(job.links))
+    packages = entrypoint.packages(job, folder)
+    return packing.pack(folder, packages=packages, additions=additions, ignored=packing.ignored_lines(job.links))
 
 
 def add_earlier_trials(plan: Plan, folder: Path, content: Earlier) -> Plan:
@@ -203,9 +204,9 @@ def check_job(folder: Path, profile: str | None = None, sets: Sequence[str] = ()
         InputError: The folder cannot be packed.
     """
     resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ)
-    if issues := inputs.check_inputs(resolved, folder, cluster.DATA):
+    if issues := inputs.check_inputs(resolved, folder, pod_folder=cluster.DATA):
         raise SpecError(issues)
-    pack_job(resolved, folder)
+    pack_job(resolved, folder)  # raises InputError
     needed = requirements.job_requirements(resolved, folder, requirements.source_prefix(folder))
     if issues := packing.excluded_issues(folder, (name for name, _ in needed.files), packing.ignored_lines(resolved.links)):
         raise SpecError(issues)

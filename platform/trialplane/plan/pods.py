@@ -86,7 +86,7 @@ def head(plan: Plan, site: Site) -> dict[str, Any]:
         *_notify_volumes(job),
         *_authority_volumes(site),
     ]
-    spec = _pod(plan, site, site.controller_account, ray, volumes)
+    spec = _pod(plan, site, account=site.controller_account, container=ray, volumes=volumes)
     spec["initContainers"] = [_controller(plan, site)]
     spec["shareProcessNamespace"] = True  # Ray's driver looks for its raylet among the processes
     # Ray's head has lost its state when it ends, so KubeRay creates another pod. The sidecar is restarted nevertheless.
@@ -174,8 +174,9 @@ def autoscales(job: Job, site: Site) -> bool:
 def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     """Return the pod template of a role. A pod runs one trial, one node of a trial, or one worker at a time."""
     saving = Saving.of(plan.job, site.checkpoints)
-    request, placement = role.resources, role.cluster
-    resources = sizes.resources(request.cpus, sizes.mib(sizes.trial_memory(role)), site.overcommit)
+    request = role.resources
+    memory = sizes.mib(sizes.trial_memory(role))
+    resources = sizes.resources(cpus=request.cpus, memory=memory, overcommit=site.overcommit)
     gpu_request = GpuRequest.of(role, site)
     if gpu_request is not None:
         for kind in ("limits", "requests"):
@@ -190,9 +191,9 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     ]
     container: dict[str, Any] = {
         "name": "ray-worker",
-        "image": placement.image or site.images.trial,
+        "image": role.cluster.image or site.images.trial,
         "imagePullPolicy": site.images.pull_policy,
-        "env": variables.trial(site, saving, None if gpu_request is None else gpu_request.memory),
+        "env": variables.trial(site, saving, gpu_memory=None if gpu_request is None else gpu_request.memory),
         "resources": resources,
         "securityContext": container_security(),
         "volumeMounts": mounts,
@@ -210,20 +211,14 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     for volume in _authority_volumes(site):
         mounts.append(_mount(volume["name"], cluster.GATEWAY_CA_MOUNT, read_only=True))
         volumes.append(volume)
-    spec = _pod(plan, site, site.trial_account, container, volumes)
+    spec = _pod(plan, site, account=site.trial_account, container=container, volumes=volumes)
     # An ended container is not restarted in its pod, but KubeRay creates another pod, which waits for the head without
     # back-off, and starts with empty memory and disk.
     spec["restartPolicy"] = "Never"
-    selector = {**placement.node_selector, **site.node_selector}
-    if selector:
-        spec["nodeSelector"] = selector
-    tolerations = [dict(toleration) for toleration in site.tolerations]
-    tolerations += [toleration.model_dump(exclude_none=True) for toleration in placement.tolerations]
-    if tolerations:
-        spec["tolerations"] = tolerations
+    spec.update(_placement(role, site))
     spec.update(_topology(plan, role))
     if saving is not None:
-        saving.add_to(spec, container, plan.run, plan.job.origin, site.scratch)
+        saving.add_to(spec, container, run=plan.run, origin=plan.job.origin, disk_limit=site.scratch)
     if plan.job.install:
         installing.add_to(spec, container, plan.job, site.install)
     return {"metadata": _metadata(plan, cluster.TRIAL), "spec": spec}
@@ -234,7 +229,7 @@ def autoscaler(site: Site) -> dict[str, Any]:
     return {
         "imagePullPolicy": site.images.pull_policy,
         "env": variables.head(site),
-        "resources": sizes.resources(0.25, "512Mi", site.overcommit),
+        "resources": sizes.resources(cpus=0.25, memory="512Mi", overcommit=site.overcommit),
         "securityContext": container_security(AUTOSCALER_USER),
         "volumeMounts": [
             _mount("autoscaler-tmp", variables.TMP),
@@ -270,9 +265,8 @@ def pod_security() -> dict[str, Any]:
 
 def _readiness_probe() -> dict[str, Any]:
     """Return KubeRay's readiness probe of Ray, but without its initial 10 s and its interval of 5 s."""
-    health_path = {"path": "/api/healthz", "port": _RAY_AGENT}
     return {
-        "httpGet": health_path,
+        "httpGet": {"path": "/api/healthz", "port": _RAY_AGENT},
         "initialDelaySeconds": 1,
         "periodSeconds": 1,
         "timeoutSeconds": 5,
@@ -307,6 +301,14 @@ def _lost_node_tolerations() -> list[dict[str, Any]]:
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _NODE_TIMEOUT}
         for key in _LOST_NODE_TAINTS
     ]
+
+
+def _placement(role: Role, site: Site) -> dict[str, Any]:
+    """Return the fields of a trial pod's spec that say which nodes it may use, as the job and the chart set them."""
+    selector = {**role.cluster.node_selector, **site.node_selector}
+    tolerations = [dict(toleration) for toleration in site.tolerations]
+    tolerations += [toleration.model_dump(exclude_none=True) for toleration in role.cluster.tolerations]
+    return {**({"nodeSelector": selector} if selector else {}), **({"tolerations": tolerations} if tolerations else {})}
 
 
 def _topology(plan: Plan, role: Role) -> dict[str, Any]:

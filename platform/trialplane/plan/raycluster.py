@@ -45,7 +45,9 @@ class Replicas:
             autoscale: Whether this number is the maximum, and the minimum is 0. Otherwise the number never changes.
             initial: Number of pods that do not wait for the autoscaler.
         """
-        return cls(min(initial, pods), 0, pods) if autoscale else cls(pods, pods, pods)
+        if autoscale:
+            return cls(initial=min(initial, pods), minimum=0, maximum=pods)
+        return cls(initial=pods, minimum=pods, maximum=pods)
 
 
 def raycluster(plan: Plan, site: Site) -> dict[str, Any]:
@@ -114,7 +116,7 @@ def _workers(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     # The pods of one trial start together with the head. The autoscaler would request them after the head has started, so
     # the first trial would wait for two starts. In a queue they would ask for room before the head has any.
     initial = 0 if plan.job.cluster.queue or site.queue else role.nodes
-    replicas = Replicas.of(role.pods, pods.autoscales(plan.job, site), initial)
+    replicas = Replicas.of(role.pods, autoscale=pods.autoscales(plan.job, site), initial=initial)
     resources, gpu_request = role.resources, GpuRequest.of(role, site)
     return {
         "groupName": cluster.group(role.name),

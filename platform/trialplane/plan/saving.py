@@ -97,7 +97,9 @@ def obstacle(run: str, old_job: Job, job: Job, chart: CheckpointDefaults) -> str
     if old_saving is None or new_saving is None:
         return no_checkpoint_message(run)
     if old_saving.location != new_saving.location:
-        return other_location_message(run, old_saving.location, new_saving.location, old_job.checkpoints.url)
+        return other_location_message(
+            run, other_location=old_saving.location, own_location=new_saving.location, url=old_job.checkpoints.url
+        )
     return ""
 
 

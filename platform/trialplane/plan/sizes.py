@@ -30,12 +30,12 @@ SHM_MARGIN = 16 * MIB  # room that the object store leaves in /dev/shm, because 
 
 def head(job: Job, site: Site) -> dict[str, dict[str, str]]:
     """Return requests and limits of Ray's container in the head pod."""
-    return _head_share(job, site, HEAD_SHARE)
+    return _head_share(job, site, share=HEAD_SHARE)
 
 
 def controller(job: Job, site: Site) -> dict[str, dict[str, str]]:
     """Return requests and limits of the controller's container in the head pod."""
-    return _head_share(job, site, 1 - HEAD_SHARE)
+    return _head_share(job, site, share=1 - HEAD_SHARE)
 
 
 def _head_share(job: Job, site: Site, share: float) -> dict[str, dict[str, str]]:
@@ -48,7 +48,7 @@ def _head_share(job: Job, site: Site, share: float) -> dict[str, dict[str, str]]
     """
     cpus = job.cluster.controller.cpus or site.controller.cpus
     memory = mib(int(values.bytes_of(_head_memory(job, site)) * share))
-    container_resources = resources(cpus / 2, memory, site.overcommit)
+    container_resources = resources(cpus=cpus / 2, memory=memory, overcommit=site.overcommit)
     container_resources["limits"]["cpu"] = cpu(cpus)
     return container_resources
 

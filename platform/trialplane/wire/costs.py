@@ -29,7 +29,7 @@ class Prices:
         Raises:
             ValueError: One of them is not a number, is negative or infinite.
         """
-        return cls(_price(environ, env.GPU_PRICE), _price(environ, env.CPU_PRICE))
+        return cls(gpu_hour=_price(environ, env.GPU_PRICE), cpu_hour=_price(environ, env.CPU_PRICE))
 
     def with_overrides(self, gpu_hour: float | None, cpu_hour: float | None) -> Prices:
         """Return the prices with other values for those arguments that are not None."""
@@ -109,7 +109,7 @@ class JobDemand:
             gpus=with_one_worker.gpus - without_workers.gpus,
             cpus=with_one_worker.cpus - without_workers.cpus,
         )
-        return cls(without_workers, worker)
+        return cls(attempt=without_workers, worker=worker)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Usage:
         gpu_hours = (attempt.gpus * busy.seconds + worker.gpus * busy.worker_seconds) / _HOUR
         cpu_hours = (attempt.cpus * busy.seconds + worker.cpus * busy.worker_seconds) / _HOUR
         cost = gpu_hours * prices.gpu_hour + cpu_hours * prices.cpu_hour
-        return cls(slot_hours, gpu_hours, cpu_hours, cost if prices.are_known else None)
+        return cls(slot_hours=slot_hours, gpu_hours=gpu_hours, cpu_hours=cpu_hours, cost=cost if prices.are_known else None)
 
 
 def _price(environ: Mapping[str, str], name: str) -> float:

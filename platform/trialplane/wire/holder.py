@@ -38,7 +38,13 @@ class Holder:
     @classmethod
     def of(cls, pid: int) -> Holder:
         """Return the record of a process of this machine and container."""
-        return cls(pid, socket.gethostname(), _boot_id(), _pid_namespace(), _start_ticks(pid) or 0)
+        return cls(
+            pid=pid,
+            host=socket.gethostname(),
+            boot=_boot_id(),
+            namespace=_pid_namespace(),
+            ticks=_start_ticks(pid) or 0,
+        )
 
     @classmethod
     def of_this_process(cls) -> Holder:

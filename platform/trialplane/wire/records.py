@@ -17,6 +17,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from trialplane.job.numeric import is_number
 from trialplane.job.program import Program
 from trialplane.wire import escapes
 from trialplane.wire.costs import Prices, Usage
@@ -773,7 +774,7 @@ def _type_check(hint: Any) -> _Check:
     if hint is int:
         return lambda value: isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < _INT_BITS
     if hint is float:
-        return lambda value: isinstance(value, (int, float)) and not isinstance(value, bool)
+        return is_number
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return lambda value: isinstance(value, hint) and not mistyped_field(value)
     return lambda value: isinstance(value, hint)

@@ -39,40 +39,33 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         outcome: Outcome of the attempt. None while it runs.
     """
     segment = request.segment or Segment()  # without pauses at rungs, the whole training is one segment
-    parent = None if segment.parent is None else segment.parent.number
+    request_fields: dict[str, Any] = {
+        "trial": request.trial,
+        "attempt": request.attempt,
+        "number": request.number,
+        "params": params,
+        "requested": request.begun or None,  # 0 is an unknown time
+        "series": segment.series,
+        "done": segment.done,
+        "parent": None if segment.parent is None else segment.parent.number,
+        "restart": segment.restart,
+    }
     if outcome is None:
-        return TrialRow(
-            trial=request.trial,
-            state=TrialState.RUNNING,
-            attempt=request.attempt,
-            number=request.number,
-            params=params,
-            requested=request.begun or None,
-            started=request.begun or None,
-            slot=request.slot,
-            series=segment.series,
-            done=segment.done,
-            parent=parent,
-            restart=segment.restart,
-        )
+        return TrialRow(**request_fields, state=TrialState.RUNNING, started=request_fields["requested"], slot=request.slot)
     state = displayed_state(outcome)
     metrics = outcome.metrics
     is_complete = state is TrialState.COMPLETE
-    constraints = job.search.constraints if is_complete else ()
+    constraints = job.search.constraints if is_complete else ()  # only a complete trial must have these metrics
     return TrialRow(
-        trial=request.trial,
+        **request_fields,
         state=state,
-        attempt=request.attempt,
-        number=request.number,
         values=tuple(metrics[objective.metric] for objective in job.objectives) if is_complete else (),
-        params=params,
         metrics=metrics,
         returned=outcome.returned,
         failure=outcome.failure,
         message=outcome.message,
         feasible=all(constraint.excess(metrics[constraint.metric]) <= 0 for constraint in constraints),
         seconds=outcome.seconds,
-        requested=request.begun or None,
         started=outcome.started or None,
         ended=outcome.ended or None,
         node=outcome.node,
@@ -80,11 +73,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         log=outcome.log,
         best_steps=outcome.best_steps,
         step=outcome.step,
-        series=segment.series,
-        done=segment.done,
-        parent=parent,
         workers=outcome.workers,
-        restart=segment.restart,
         saved=outcome.saved,
     )
 
@@ -96,7 +85,7 @@ def shorten(row: TrialRow) -> TrialRow:
         params=_limit_items(row.params),
         metrics=_limit_items(row.metrics),
         returned=_limit_items(row.returned),
-        message=shortened(row.message, _MAX_FIELD),
+        message=shortened(row.message, longest=_MAX_FIELD),
         best_steps=_limit_items(row.best_steps),
     )
 
