@@ -25,7 +25,7 @@ from trialplane.client.local import LocalTarget
 from trialplane.client.run import RunHandle, SubmissionOutcome
 from trialplane.client.target import Target
 from trialplane.errors import InputError, Issue, RunNotFound, SpecError
-from trialplane.job import inputs, install_rules, load, requirements, short_forms
+from trialplane.job import inputs, load, requirements, short_forms
 from trialplane.job.kinds import Job, Study
 from trialplane.job.load import Flag
 from trialplane.plan import pack as packing
@@ -359,7 +359,7 @@ def _check_requirements(folder: Path, job: Job, findings: _Findings, *, is_remot
     if not is_remote:  # on a cluster, the slot checks this before its first trial, because only it has the image
         findings.issues += requirements.unmet_issues(required)
     if job.install and is_remote:  # the installation checks all lines
-        findings.issues += install_rules.install_issues(required)
+        findings.issues += requirements.install_issues(required)
     else:
         findings.notes += map(str, required.unchecked)
 

@@ -52,8 +52,8 @@ class Option:
     """
 
     kind: ValueKind
-    nullable: bool
-    required: bool
+    nullable: bool = False
+    required: bool = False
     default: Any = None
     minimum: float | None = None
     maximum: float | None = None
@@ -208,40 +208,25 @@ PRUNERS = {
         options={
             "promote": Option(
                 ValueKind.BOOL,
-                nullable=False,
-                required=False,
                 default=False,
                 text="Whether to pause trials at rungs and to continue the best of each, instead of pruning the others.",
             ),
-            "min_resource": Option(
-                ValueKind.INT,
-                nullable=False,
-                required=False,
-                default=1,
-                minimum=1,
-                text="Number of steps of the first rung.",
-            ),
+            "min_resource": Option(ValueKind.INT, default=1, minimum=1, text="Number of steps of the first rung."),
             "max_resource": Option(
                 ValueKind.AMOUNT,
                 nullable=True,
-                required=False,
                 minimum=1,
                 text="Number of steps of a whole trial; for promote: true.",
             ),
             "max": Option(
                 ValueKind.TEXT,
                 nullable=True,
-                required=False,
                 allowed=("auto",),
                 text="auto: promote beyond the second rung only while rankings change; for promote: true.",
             ),
-            "reduction_factor": Option(
-                ValueKind.INT, nullable=False, required=False, default=4, minimum=2, text="Ratio between successive rungs."
-            ),
+            "reduction_factor": Option(ValueKind.INT, default=4, minimum=2, text="Ratio between successive rungs."),
             "brackets": Option(
                 ValueKind.INT,
-                nullable=False,
-                required=False,
                 default=1,
                 minimum=1,
                 maximum=_MOST_BRACKETS,

@@ -41,6 +41,8 @@ _COMMENT = re.compile(r"(^|\s)#.*$")
 _URL_OR_PATH = re.compile(r"^[./~]|://|/|\.(whl|zip|tar\.gz)$")
 _BLOCK = re.compile(r"# /// ([a-zA-Z0-9-]+)\s*")  # first line of a block of metadata; the group is the block's type
 _BLOCK_END = "# ///"
+_OPTION = re.compile(r"(?:^|\s)(-[a-zA-Z]|--[a-z][a-z-]*)")
+_INSTALLED = "with install: true a line is a name and versions; `platform image build --job NAME` installs whatever pip does"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -464,3 +466,24 @@ def _unmet_reason(requirement: Requirement) -> str:
         return "" if requirement.specifier.contains(version, prereleases=True) else f"{version} is installed"
     except InvalidVersion:
         return f"{version} is installed, a version that cannot be compared"
+
+
+def install_issues(needs: Requirements) -> list[Issue]:
+    """Return issues of the lines that a pod does not install: URLs, paths, and options.
+
+    It installs only names and versions, from the chart's package index.
+    """
+    issues = [dataclasses.replace(issue, message=f"is not installed in a pod; {_INSTALLED}") for issue in needs.unchecked]
+    reported = {(issue.source, issue.line) for issue in issues}
+    prefix = needs.source.removesuffix(needs.main)  # of the names of files in messages
+    for name, text in needs.files:
+        if name.endswith(".py"):  # the dependencies of a script have no options
+            continue
+        for line, content in logical_lines(text):
+            option = _OPTION.search(content)
+            if option is None or (f"{prefix}{name}", line) in reported:
+                continue
+            reason = "hashes are not compared in a pod" if "hash" in content else "options are not followed in a pod"
+            field_path = (errors.shortened(option[1], longest=100),)
+            issues.append(Issue(field_path, f"{reason}; {_INSTALLED}", source=f"{prefix}{name}", line=line))
+    return sorted(issues, key=lambda issue: (issue.source, issue.line))

@@ -202,19 +202,8 @@ def table(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
         The header, and a line for each row, with None for a parameter, metric or value that a row lacks.
     """
     field_names = (
-        "trial",
-        "attempt",
-        "number",
-        "state",
-        "feasible",
-        "failure",
-        "message",
-        "seconds",
-        "started",
-        "ended",
-        "node",
-        "slot",
-        "log",
+        *("trial", "attempt", "number", "state", "feasible", "failure", "message"),
+        *("seconds", "started", "ended", "node", "slot", "log"),
     )
     mapping_names = ("metrics", "best_steps", "params", "returned")
     item_columns: list[tuple[str, str]] = []  # name of a mapping, and name of an item in it
@@ -265,14 +254,8 @@ def _last_losses(job: Job, row: TrialRow) -> list[float]:
     return [math.inf if math.isnan(loss) else loss for loss in last_losses]
 
 
-_ORDER = [  # from best to worst
-    TrialState.COMPLETE,
-    TrialState.PRUNED,
-    TrialState.FAILED,
-    TrialState.PAUSED,
-    TrialState.LOST,
-    TrialState.RUNNING,
-]
+# From best to worst.
+_ORDER = list(map(TrialState, ("COMPLETE", "PRUNED", "FAILED", "PAUSED", "LOST", "RUNNING")))
 
 
 def fronts(losses_by_trial: Mapping[int, tuple[float, ...]]) -> dict[int, int]:

@@ -403,19 +403,12 @@ def _enqueue_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Issu
         if first_index != index and job.sampler.name in ("grid", "bruteforce"):
             message = f"repeats enqueue.{first_index}, and {job.sampler.name} tries every point once; drop it"
             yield Issue(("enqueue", index), message)
-        for name, value in point.items():
-            field_path = ("enqueue", index, name)
-            if name in broken_params:
-                continue
-            if name not in job.space:
-                yield Issue(field_path, _unknown_parameter(job, name))
-                continue
-            parameter = job.space[name]
-            if not parameter.contains(value):
-                yield Issue(field_path, f"{value!r} is outside of the space: {name} is {space.describe(parameter)}")
-            for other, allowed in parameter.when.items():
+        checked = {name: value for name, value in point.items() if name not in broken_params}
+        yield from _value_issues(job, ("enqueue", index), checked)
+        for name in (name for name in checked if name in job.space):
+            for other, allowed in job.space[name].when.items():
                 if other in point and not any(space.is_same(point[other], allowed_value) for allowed_value in allowed):
-                    yield Issue(field_path, f"does not exist with {other}: {point[other]!r}")
+                    yield Issue(("enqueue", index, name), f"does not exist with {other}: {point[other]!r}")
         missing = [name for name in job.space if name not in point]
         if missing and job.sampler.name == "grid" and not broken_params:
             yield Issue(("enqueue", index), f"with the grid sampler a point must be whole; {', '.join(missing)} missing")
@@ -559,16 +552,22 @@ def _schedule_issues(job: Study, field: Place, params: Mapping[str, Any]) -> Ite
         params: The parameters, by name.
     """
     assert not isinstance(job.space, str)
+    yield from _value_issues(job, field, params)
+    if not space.cycle(job.space):  # `parameters` raises an error for circular conditions, which `check` reports
+        for name, parameter in job.search.parameters.items():
+            if name not in params and space.is_active(parameter, params):
+                yield Issue(field, f"lacks {name}")
+
+
+def _value_issues(job: Study, field: Place, params: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield issues of values of parameters in a field: unknown parameters, and values outside of the space."""
+    assert not isinstance(job.space, str)
     for name, value in params.items():
         if name not in job.space:
             yield Issue((*field, name), _unknown_parameter(job, name))
         elif not job.space[name].contains(value):
             problem = f"{value!r} is outside of the space: {name} is {space.describe(job.space[name])}"
             yield Issue((*field, name), problem)
-    if not space.cycle(job.space):  # `parameters` raises an error for circular conditions, which `check` reports
-        for name, parameter in job.search.parameters.items():
-            if name not in params and space.is_active(parameter, params):
-                yield Issue(field, f"lacks {name}")
 
 
 def _pruned_value_issues(job: Study) -> Iterator[Issue]:
@@ -640,11 +639,7 @@ def _start_point_issues(job: Study) -> Iterator[Issue]:
     if start is None or job.search.is_code:
         return
     assert not isinstance(job.space, str)
-    for name, value in start.items():
-        if name not in job.space:
-            yield Issue(("sampler", "x0", name), _unknown_parameter(job, name))
-        elif not job.space[name].contains(value):
-            yield Issue(("sampler", "x0", name), f"{value!r} is outside: {name} is {space.describe(job.space[name])}")
+    yield from _value_issues(job, ("sampler", "x0"), start)
     if not set(start) <= set(job.space):
         return  # a parameter that seems to be missing may only be misspelled
     for name, parameter in job.space.items():

@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 
 from trialplane import errors
 from trialplane.errors import EntrypointError, InputError, Issue, SlotError, SpecError
-from trialplane.job import install_rules, requirements, values
+from trialplane.job import requirements, values
 from trialplane.job.requirements import RequirementLine
 from trialplane.plan import pack
 from trialplane.wire import cluster
@@ -82,7 +82,7 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
         OSError: The node is at fault.
     """
     listed = requirements.read(code, name, is_named=not name.endswith(".py"))
-    if issues := [*listed.issues, *install_rules.install_issues(listed)]:
+    if issues := [*listed.issues, *requirements.install_issues(listed)]:
         raise EntrypointError(str(SpecError(issues)))
     applicable = [line for line in listed.lines if line.applies]
     # Another version of Python cannot be installed, so only the packages count here.
