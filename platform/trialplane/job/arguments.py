@@ -127,12 +127,9 @@ def _arguments_for_all(placeholder: str, params: Mapping[str, Any], booleans: st
         return list(_flags(_flatten(params), booleans, lists))
     if placeholder == HYDRA:
         return [f"{name}={_hydra_text(value)}" for name, value in params.items()]
-    pairs: list[str] = []
     if placeholder == PAIRS:
-        for name, value in params.items():
-            if value is not None:
-                pairs += [name, str(value)]
-    return pairs  # empty for globals: there, parameters replace values in the script and are not arguments
+        return [word for name, value in params.items() if value is not None for word in (name, str(value))]
+    return []  # for globals: parameters replace values in the script, and are not arguments
 
 
 def first_assignments(tree: ast.Module) -> dict[str, ast.Assign | ast.AnnAssign]:
@@ -239,6 +236,7 @@ def first_argument_spots(tree: ast.Module) -> dict[str, Spot]:
     positions: dict[str, Spot] = {}
     for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
         match call.func:
+            # By convention, the name of a class begins with an upper-case letter.
             case ast.Name(id=name) | ast.Attribute(attr=name) if name[0].isupper() and not name.endswith(_NO_CLASSES):
                 counts[name] += 1
                 positions[name if counts[name] == 1 else f"{name}_{counts[name]}"] = Spot(call.args)

@@ -88,7 +88,7 @@ def is_secret(name: str, value: Any) -> bool:
         return False
     if words[-1] in _SECRETS or words[-1].endswith(_PASSWORDS) or _PASSWORD_IN_URL.search(value):
         return True
-    if _NUMBER_OR_SWITCH.fullmatch(value):
+    if _NUMBER_OR_SWITCH.fullmatch(value):  # a setting, such as --max-token 128
         return False
     if words[-1] == "pass":
         return len(words) == 1 or bool({*_KINDS_OF_PASSES} & set(words))
@@ -220,7 +220,7 @@ def mask(words: Sequence[str]) -> list[str]:
             continue
         previous = shown[-1] if shown else ""
         secret_start = _assigned_secret_start(word)
-        if secret_start is not None and "://" not in word:
+        if secret_start is not None and "://" not in word:  # of a URL, only the password is masked, below
             shown.append(f"{word[:secret_start]}***")
         elif previous.startswith("-") and "=" not in previous and is_secret(previous.lstrip("-"), word):
             shown.append("***")

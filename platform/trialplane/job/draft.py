@@ -75,7 +75,7 @@ class Draft:
 
     def origin(self, field_path: Place) -> Origin:
         """Return the origin of the value at a path, or else of the nearest section above it that has an origin."""
-        for length in range(len(field_path), -1, -1):
+        for length in range(len(field_path), -1, -1):  # from the value itself up to the whole draft
             if origin := self.origins.get(field_path[:length]):
                 return origin
         return Origin("")
@@ -270,7 +270,7 @@ def _origins_by_child(field_path: Place, origins: Mapping[Place, Origin]) -> dic
     """Return the origins of all that is below a field, in a group for each key or index of the field."""
     groups: dict[str | int, dict[Place, Origin]] = {}
     for origin_path, origin in origins.items():
-        if len(origin_path) > len(field_path):
+        if len(origin_path) > len(field_path):  # not that of the field itself
             child = origin_path[len(field_path)]
             groups.setdefault(child, {})[origin_path] = origin
     return groups

@@ -146,8 +146,9 @@ def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
     elif job.search.ladder is not None:
         field, other = ("pruner", "promote"), "write pruner: asha"
     else:
-        return
-    if command or gets_folder:
+        return  # no trial continues from a checkpoint
+    saves_by_itself = command or gets_folder
+    if saves_by_itself:
         # At a rung, a trial is continued from its own checkpoints, which such a program may read by itself.
         if job.search.ladder is None or job.search.population is not None:
             reason = "needs ctx.restored, or an integration, to continue from the checkpoint of another trial"
@@ -314,7 +315,7 @@ def _function_issues(function: Function, folder: Path, unreadable: set[Path]) ->
 
 
 def _module_file(function: Function, folder: Path) -> Path | None:
-    """Return the file of a function's module; None without one. See `_function_issues` for the arguments."""
+    """Return the file of a function's module in a folder: `a/b.py` or `a/b/__init__.py` for `a.b:run`. None without one."""
     base = folder.joinpath(*function.text.partition(":")[0].split("."))
     try:
         return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)

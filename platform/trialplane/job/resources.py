@@ -163,7 +163,7 @@ class Keep(models.Model):
     def _check_paths(cls, files: tuple[str, ...]) -> tuple[str, ...]:
         """Check that the paths are below the folder in which a trial runs."""
         for path in files:
-            if path.startswith("/") or ".." in path.split("/") or not path.strip("./"):
+            if values.leads_outside(path) or not path.strip("./"):  # the folder itself names no files
                 raise ValueError(f"{path!r} must name files below the folder in which a trial runs: model.pt, out/*.pt")
         return files
 

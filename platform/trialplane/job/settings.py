@@ -53,7 +53,10 @@ _LINE = re.compile(
 )
 
 
-def spans(text: str, name: str) -> dict[str, tuple[int, int]]:
+Span = tuple[int, int]  # indices in a text: of the first character of a value, and of the one after its last
+
+
+def spans(text: str, name: str) -> dict[str, Span]:
     """Return the position of each value that is not a mapping, by its dotted name: `model.lr`.
 
     Args:
@@ -66,7 +69,7 @@ def spans(text: str, name: str) -> dict[str, tuple[int, int]]:
     return dict(_named_spans(text, name))  # of several positions of one name, the last one counts
 
 
-def _named_spans(text: str, name: str) -> list[tuple[str, tuple[int, int]]]:
+def _named_spans(text: str, name: str) -> list[tuple[str, Span]]:
     """Return the name and the position of each value, see `spans`. In Python and a shell script, a name may have several.
 
     Raises:
@@ -100,17 +103,22 @@ def _as_yaml(text: str, name: str) -> str:
     """Return the text of a file with spaces in place of what JSON may have, and YAML not. Positions stay the same."""
     if not name.endswith(".json"):
         return text
-    return _OF_JSON.sub(lambda match: re.sub(r"[^\n]", " ", match[0]) if match["blank"] else match[0], text)
+
+    def blank(match: re.Match[str]) -> str:
+        """Return spaces for a comment or a tab, and a string unchanged."""
+        return re.sub(r"[^\n]", " ", match[0]) if match["blank"] else match[0]
+
+    return _OF_JSON.sub(blank, text)
 
 
-def named_numbers(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+def named_numbers(text: str) -> Iterator[tuple[str, Span]]:
     """Yield the name and the position of each number in a command line or a shell script, except in comments.
 
     The name is that of the option (`--lr 0.1`), the variable (`LR=0.1`) or the key (`train.lr=0.1`, `{"lr": 0.1}`) before
     the number. A name with several different numbers is left out, as no single value can replace them. One that has the
     same number several times is yielded for each position.
     """
-    positions: dict[str, list[tuple[int, int]]] = {}
+    positions: dict[str, list[Span]] = {}
     for match in _NUMBER_OF_NAME.finditer(text):
         name = match["variable"] or match["flag"] or match["key"] or match["dotted"] or match["json"]
         line_start = text[: match.start("value")].rpartition("\n")[2]
@@ -213,7 +221,7 @@ def _has_key(data: Any, key: str) -> bool:
     return isinstance(data, dict) and name in data and (not rest or _has_key(data[name], rest))
 
 
-def _line_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+def _line_spans(text: str) -> Iterator[tuple[str, Span]]:
     """Yield the dotted name and the position of each value in TOML, INI or gin, except in arrays of tables."""
     section: str | None = ""  # with a dot at its end; None in an array of tables
     for match in _LINE.finditer(text):
@@ -223,7 +231,7 @@ def _line_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
             yield section + match["name"].strip("\"'"), match.span("value")
 
 
-def _python_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+def _python_spans(text: str) -> Iterator[tuple[str, Span]]:
     """Yield the name and the position of each value of a Python module that is written as a literal; see `arguments.spots`.
 
     The other positions of a name come before that of its value.
@@ -242,7 +250,7 @@ def _python_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
                 yield name, (position(node.lineno, node.col_offset), position(node.end_lineno, node.end_col_offset))
 
 
-def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int]) -> Iterator[tuple[str, tuple[int, int]]]:
+def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int]) -> Iterator[tuple[str, Span]]:
     """Yield the dotted name and the position of each value in YAML or JSON that is not a mapping.
 
     An alias (`*name`) is left out: it refers to a value elsewhere, and has no text that could be replaced.
@@ -254,7 +262,8 @@ def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int
         visited: Ids of the nodes that were yielded so far, which is changed. The node of an alias is among them.
     """
     for key, value in node.value:
-        if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE or id(value) in visited:
+        is_alias = id(value) in visited
+        if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE or is_alias:  # a merge (`<<`) refers elsewhere, too
             continue
         visited.add(id(value))
         name = f"{prefix}{key.value}"

@@ -236,7 +236,7 @@ class NormalParameter(_Parameter):
             models.refuse([Issue((name,), f"{value} must be over 0 with log: true") for name, value in not_positive.items()])
         try:
             extremes = [self._value(self.mean + distance * self.std) for distance in (-_REACH, _REACH)]
-        except OverflowError:
+        except OverflowError:  # the exponential of a large number
             extremes = [math.inf]
         is_rounded_to_zero = self.log and extremes[0] == 0  # the exponential of a very negative number
         if not all(map(math.isfinite, extremes)) or is_rounded_to_zero:
@@ -467,7 +467,7 @@ def _precision_issues(low: float, high: float, step: float | None) -> Iterator[I
     """Yield issues of bounds and steps that floats cannot represent or distinguish."""
     if not math.isfinite(high - low):
         yield Issue(("high",), f"{high} is farther from low ({low}) than the largest number there is; narrow the range")
-    elif step is not None and step < max(math.ulp(low), math.ulp(high)):
+    elif step is not None and step < max(math.ulp(low), math.ulp(high)):  # the distances to the next floats
         yield Issue(
             ("step",), f"{step} is lost beside {max(low, high, key=abs)}, whose neighbours are farther away; raise it"
         )

@@ -82,6 +82,11 @@ def _parse_gpus(value: Any) -> int | float:
     return int(value) if is_whole else value
 
 
+def leads_outside(path: str) -> bool:
+    """Whether a path that should be relative to a folder is absolute, or could lead out of the folder."""
+    return path.startswith("/") or ".." in path.split("/")
+
+
 def _parse_requirements_path(value: Any) -> Any:
     """Return the path of a requirements file without ./ at its start. A value that is not a text is returned unchanged.
 
@@ -91,7 +96,7 @@ def _parse_requirements_path(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     name = value.removeprefix("./")
-    if value.startswith("/") or ".." in value.split("/") or not name:
+    if leads_outside(value) or not name:
         raise ValueError(f"{value!r} is not a file of the job's folder; write requirements: requirements.txt")
     if name.startswith("-"):
         raise ValueError(f"{value!r} begins with -, as options do; give the file another name")

@@ -342,8 +342,8 @@ class Cluster:
             namespace: Namespace of the service. "" for this one.
             scheme: "http" or "https".
         """
-        base = f"/api/v1/namespaces/{namespace or self.namespace}/services/{scheme}:{name}:{port}/proxy"
-        return self.call(method, base + path, query=query, body=body, headers=headers, timeout=timeout)
+        url_path = self._proxy_path(name, port, namespace, scheme) + path
+        return self.call(method, url_path, query=query, body=body, headers=headers, timeout=timeout)
 
     @contextlib.contextmanager
     def service_stream(
@@ -361,10 +361,9 @@ class Cluster:
 
         For the arguments, see `service`. An empty `body` is not sent. Reading the body may raise errors of urllib3.
         """
-        url = f"/api/v1/namespaces/{namespace or self.namespace}/services/{scheme}:{name}:{port}/proxy{path}"
         answer = self._send(
             method,
-            url,
+            self._proxy_path(name, port, namespace, scheme) + path,
             query=None,
             body=body or None,
             content="application/json",
@@ -374,11 +373,15 @@ class Cluster:
         )
         try:
             yield answer
-            answer.drain_conn()
+            answer.drain_conn()  # a connection without unread data can be reused
         except BaseException:
-            answer.close()  # the connection has unread data, so it cannot be reused
+            answer.close()
             raise
         answer.release_conn()
+
+    def _proxy_path(self, service: str, port: int, namespace: str, scheme: str) -> str:
+        """Return the path at which the API server passes requests on to a service."""
+        return f"/api/v1/namespaces/{namespace or self.namespace}/services/{scheme}:{service}:{port}/proxy"
 
     def refusal_error(self, answer: ApiResponse, verb: str, resource: str, namespace: str = "") -> Exception:
         """Return the error for an unsuccessful response.

@@ -189,7 +189,7 @@ class Observation:
 
     @property
     def last_resumes(self) -> int:
-        """Value of `spec.resumes` for which the Run was started last."""
+        """Value of `spec.resumes` for which the Run was started last. The status may lack a start that was just made."""
         return max(self.status.resumes, self.cluster_resumes or 0)
 
     @property
@@ -203,7 +203,8 @@ class Observation:
     def is_record_of_another(self) -> bool:
         """Whether the record belongs to an earlier Run of the same name with another owner."""
         submission = {} if self.record is None else self.record.submission
-        return submission.get(labels.UID) != self.uid and submission.get(labels.OWNER, "") not in ("", self.owner)
+        owner = submission.get(labels.OWNER, "")  # "" without the admission policy, which sets it
+        return submission.get(labels.UID) != self.uid and owner not in ("", self.owner)
 
     @property
     def is_recorded(self) -> bool:

@@ -73,7 +73,7 @@ def run(module: str, message: Any, name: str, on_answer: Callable[[dict[str, Any
                 on_answer(answer)
             code = worker.wait()
         finally:
-            if worker.poll() is None:
+            if worker.poll() is None:  # after an error in this block
                 worker.kill()
     if code:
         how_ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

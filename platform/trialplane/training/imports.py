@@ -31,7 +31,7 @@ def on_import(name: str, replace: Replace) -> None:
     _replacements[name].append(replace)
     if name in sys.modules:
         replace(sys.modules[name])
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):  # one serves all modules
         sys.meta_path.insert(0, _Finder())
 
 
@@ -45,6 +45,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         if fullname not in _replacements:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        # A module that is not a file with source text stays unchanged.
         if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
             spec.loader = _Loader(spec.loader.name, spec.loader.path)
         return spec

@@ -113,7 +113,7 @@ class Meter:
         now = self._clock()
         self._samples += samples
         self._tokens += tokens
-        if self._ctx.rank == 0 and loss is not None:
+        if self._ctx.rank == 0 and loss is not None:  # only rank 0 reports
             self._losses.append(loss.detach() if hasattr(loss, "detach") else loss)
         if now - self._pulse_time >= _PULSE or step >= self._total:
             self._pulse(step, now)

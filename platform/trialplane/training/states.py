@@ -91,7 +91,7 @@ class States:
             CheckpointError: This state, or the one before, could not be written.
             TypeError, TransportError: The state has a value that cannot be saved.
         """
-        if "torch" in sys.modules or self._world_size > 1:
+        if "torch" in sys.modules or self._world_size > 1:  # several ranks always use torch
             from trialplane.training import checkpoint  # imports torch
 
             generator_state = {"rng": checkpoint.rng_state()}

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_v
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.job import arguments, models, program, settings
+from trialplane.job import arguments, models, program, settings, values
 from trialplane.job.program import Program
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _settings_path(name: str) -> str:
     Raises:
         ValueError: It is not the path of a settings file in the job's folder.
     """
-    if name.startswith("/") or ".." in name.split("/") or not name.endswith(settings.SUFFIXES):
+    if values.leads_outside(name) or not name.endswith(settings.SUFFIXES):
         raise ValueError(f"{name!r} is not a settings file of the job's folder; write file: params.yaml")
     return name.removeprefix("./")
 
@@ -106,7 +106,7 @@ def _parse_script_path(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    if value.startswith("/") or ".." in value.split("/") or not value.endswith(".py"):
+    if values.leads_outside(value) or not value.endswith(".py"):
         raise ValueError(f"{value!r} is no Python file of the job's folder; write script: train.py")
     return value.removeprefix("./")
 
@@ -205,7 +205,7 @@ class SourceField(models.Model):
             issues.append(Issue(("path",), "is missing; write path: metrics.jsonl"))
         if self.path is not None and (problem := _path_problem(self.path)):
             issues.append(Issue(("path",), problem))
-        elif self.path is not None and (self.path.startswith("/") or ".." in self.path.split("/")):
+        elif self.path is not None and values.leads_outside(self.path):
             issues.append(Issue(("path",), "must lie below the folder in which the script runs, as in out/metrics.jsonl"))
         models.refuse(issues)
         return self

@@ -65,6 +65,7 @@ class LineDataset:
             raise errors.DataError(f"empty is {empty!r}; it must be skip or keep")
         self._cache = None if cache is None else Path(cache).expanduser().absolute()
         indexed_files = [line_index.find(file, empty, self._cache) for file in text_files]
+        # Plain lists instead of objects, because the recipe is pickled, and should be short.
         self._recipe: dict[str, Any] = {
             "empty": empty,
             "files": [
@@ -112,9 +113,10 @@ class LineDataset:
         It covers every byte of the files, their order, and the selection of lines. It is computed once per file.
         """
         recipe = self._read_recipe()
-        digests = []
-        for path, size, mtime_ns, index, _ in recipe["files"]:
-            digests.append(line_index.content_digest(Text(path, size, mtime_ns), Path(index)))
+        digests = [
+            line_index.content_digest(Text(path, size, mtime_ns), Path(index))
+            for path, size, mtime_ns, index, _ in recipe["files"]
+        ]
         facts = json.dumps([recipe["empty"] == "skip", self._length, digests])
         return hashlib.blake2b(facts.encode(), digest_size=32).hexdigest()
 

@@ -168,7 +168,7 @@ class OpenText:
                 f"create the dataset again (`touch {text.path}` first)"
             )
         self.text = text
-        self._skipped = header.skipped and header.empty > 0
+        self._skipped = header.skipped and header.empty > 0  # whether empty lines may precede a line of the index
         self._bytes = _map_file(text.path)
         self._offsets = memoryview(_map_file(str(index)))[HEADER_SIZE:].cast("I" if header.width == 4 else "Q")
 
@@ -232,7 +232,7 @@ def _build(index: Path, text: Text, *, skip: bool) -> Header:
             building.sweep(index.parent, index.name)
             with building.open_new(index) as file:
                 header = scan.write(file, text, skip=skip)
-                refuse_changed(text)
+                refuse_changed(text)  # the index would not match a text that was changed in the meantime
         return header
 
 

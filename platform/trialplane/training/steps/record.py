@@ -107,7 +107,7 @@ def order(name: str) -> tuple[int, int]:
 
 
 def dump(saved: Saved) -> bytes:
-    """Return the content of the COMPLETE file."""
+    """Return the content of the COMPLETE file: the description of a checkpoint as JSON, and a line with its checksum."""
     fields = {"format": FORMAT, **dataclasses.asdict(saved)}
     del fields["name"], fields["location"]  # the folder may be moved
     body = json.dumps(fields).encode()

@@ -93,7 +93,7 @@ def work(message: Work, send: Callable[[dict[str, Any]], None]) -> None:
     pool = futures.ProcessPoolExecutor(message.processes, multiprocessing.get_context("fork"))
     try:
         for shard in futures.as_completed([pool.submit(_create_shard, number) for number in message.missing]):
-            shard.result()
+            shard.result()  # raises the error of the shard, if any
             send({})
     except futures.BrokenExecutor as error:
         raise errors.CacheError(f"a tokenizing process was killed; {clean.MEMORY_HINT}") from error
@@ -103,4 +103,4 @@ def work(message: Work, send: Callable[[dict[str, Any]], None]) -> None:
             "Make room and run it again, or name another cache folder"
         ) from error
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)  # after an error, do not begin other shards
