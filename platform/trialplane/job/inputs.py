@@ -185,7 +185,11 @@ def _table_problem(file: Path, input_: Input, columns: Sequence[str]) -> str:
         return "is not UTF-8 text"
     except (OSError, EOFError, zlib.error) as error:  # a damaged .gz raises one of these
         return f"cannot be read: {error}"
-    missing = [column for column in columns if column not in present]
+    return _missing_columns_problem([column for column in columns if column not in present], present)
+
+
+def _missing_columns_problem(missing: Sequence[str], present: Sequence[str]) -> str:
+    """Return the message for columns that a table lacks, with the columns that it has. "" if none is missing."""
     if not missing:
         return ""
     hints = [errors.nearest(column, present) for column in missing]

@@ -93,7 +93,7 @@ class FloatParameter(_Parameter):
         """Check the bounds and the step, and that floats can represent the values."""
         has_step = self.step is not None
         issues = list(_range_issues(self.low, self.high, self.step, is_log=self.log, has_step=has_step))
-        models.refuse(issues or list(_precision_issues(self.low, self.high, self.step)))
+        models.refuse(issues or list(_precision_issues(self.low, self.high, self.step)))  # these expect a valid range
         return self
 
     def contains(self, value: Any) -> bool:

@@ -177,7 +177,7 @@ class HistoryMapper:
         sampler = self._new.search.sampler
         params: dict[str, Any] = {}
         for name, parameter in self._new.search.parameters.items():
-            if not space.is_active(parameter, params):
+            if not space.is_active(parameter, params):  # a trial of the new study with these values lacks it, too
                 continue
             if name not in old_params:
                 if sampler.accepts_partial_trials:

@@ -150,7 +150,8 @@ def add_earlier_trials(plan: Plan, folder: Path, content: Earlier) -> Plan:
     except NotPackedError:
         if not content.followed:
             raise
-        return add_earlier_trials(plan, folder, dataclasses.replace(content, followed=()))  # rather train again than refuse
+        # Without the attempts to follow: it is better to train them again than to refuse the submission.
+        return add_earlier_trials(plan, folder, dataclasses.replace(content, followed=()))
     return dataclasses.replace(plan, pack=pack, sources=plan.pack.sha256)
 
 

@@ -53,7 +53,7 @@ def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dic
         env.TOKEN_FILE: f"{cluster.TOKEN_MOUNT}/{cluster.TOKEN_KEY}",
         env.MLFLOW_TRACKING_URI: f"{site.gateway_url}{mlflow.path(ledger_path, plan.run)}",
         env.RAY_ADDRESS: f"127.0.0.1:{cluster.GCS_PORT}",
-        "RAY_AUTH_MODE": "token",  # KubeRay sets both for its own containers only
+        "RAY_AUTH_MODE": "token",  # KubeRay sets this and the token only for its own containers
         # Ray's driver would write a file into a folder of Ray's head, which has another uid, and abort.
         "RAY_event_log_reporter_enabled": "0",
         **_authority_variables(site),

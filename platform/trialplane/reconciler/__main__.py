@@ -207,7 +207,7 @@ async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHan
         if "APPLICATION_DATA_AFTER_CLOSE_NOTIFY" in str(error):
             raise aiohttp.ClientConnectionError("the API server closed a TLS connection") from error
         raise
-    _, _, namespaced_path = request.url.path.partition("/namespaces/")
+    _, _, namespaced_path = request.url.path.partition("/namespaces/")  # NAMESPACE/KIND
     if not namespaced_path or response.status < HTTPStatus.BAD_REQUEST or response.status in _HANDLED_BY_KOPF:
         return response
     namespace, _, kind = namespaced_path.partition("/")

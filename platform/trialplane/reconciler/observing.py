@@ -120,13 +120,13 @@ class Observer:
         )
         if observation.parsed.job is None or observation.phase is Phase.ENDED:  # no decision then depends on the rest
             return observation
-        if not observation.is_alive:
+        if not observation.is_alive:  # a controller needs the spec and the token only to start
             observation = dataclasses.replace(
                 observation,
                 has_spec=owns(observation, self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))),
                 lacks_token=self._lacks_token(observation),
             )
-        group = names.group(observation.started_job.roles()[0].name)
+        group = names.group(observation.started_job.roles()[0].name)  # of the pods whose number a user can change
         pod_metadata = [pod["metadata"] for pod in cluster_pods if not metadata.is_deleted(pod)]
         pod_names = tuple(item["name"] for item in pod_metadata if item["labels"].get(names.GROUP_LABEL) == group)
         status = observation.record.status if observation.record is not None else None

@@ -91,11 +91,13 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
 
 def digest(text: Text) -> str:
     """Return a digest of all bytes of a file: BLAKE2b of the BLAKE2b of each span, computed on all cores."""
+    whole = hashlib.blake2b(digest_size=32)
     with open(text.path, "rb", buffering=0) as source:  # noqa: PTH123
-        whole = hashlib.blake2b(digest_size=32)
-        for span_digest in _map_in_threads(
-            lambda low: hashlib.blake2b(os.pread(source.fileno(), SPAN, low)).digest(), range(0, text.size, SPAN)
-        ):
+
+        def digest_of_span(start: int) -> bytes:
+            return hashlib.blake2b(os.pread(source.fileno(), SPAN, start)).digest()
+
+        for span_digest in _map_in_threads(digest_of_span, range(0, text.size, SPAN)):
             whole.update(span_digest)
     return whole.hexdigest()
 
