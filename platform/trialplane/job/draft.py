@@ -65,7 +65,7 @@ class Draft:
             for field_path, line in document.lines.items()
             if not field_path or field_path[0] not in skip
         }
-        return cls(*_expand_learner(*expand_objective(data, origins)))
+        return cls(*_expand_learner(*expand_objective(data, origins)))  # without short forms
 
     def copy(self) -> Draft:
         """Return an independent draft with the same content."""

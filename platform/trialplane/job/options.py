@@ -153,7 +153,7 @@ def _option(name: str, signature: str) -> Option:
     type_name = annotation.removesuffix(" | None")
     bounds = _BOUNDS.get(name, {})
     return Option(
-        ValueKind.FUNCTION if type_name.startswith("Callable[") else _KINDS[type_name],
+        kind=ValueKind.FUNCTION if type_name.startswith("Callable[") else _KINDS[type_name],
         nullable=type_name != annotation,
         required=not equals,
         default=ast.literal_eval(default) if equals else None,

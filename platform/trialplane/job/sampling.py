@@ -110,7 +110,8 @@ def find_choice(kind: ValueKind, name: str) -> Choice:
     The options of a class of another package are unknown, so they are empty.
     """
     if is_class(name):
-        return Choice(cls=name, options={}, platform={"seed": "seed"}, objectives=1 if name.startswith(_TUNE) else None)
+        objectives = 1 if name.startswith(_TUNE) else None  # the platform gives a searcher of Ray Tune one metric
+        return Choice(cls=name, options={}, platform={"seed": "seed"}, objectives=objectives)
     return options.TABLES[kind][name]
 
 

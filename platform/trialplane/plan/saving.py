@@ -46,8 +46,8 @@ class Saving:
         url = job.checkpoints.url or chart.url
         grace = job.grace(chart.grace)
         if url:
-            return cls(url, grace, secret=chart.secret)
-        return cls(cluster.CHECKPOINTS, grace, claim=chart.claim)
+            return cls(location=url, grace=grace, secret=chart.secret)
+        return cls(location=cluster.CHECKPOINTS, grace=grace, claim=chart.claim)
 
     @property
     def is_volume(self) -> bool:

@@ -57,6 +57,8 @@ class Share:
 def write(store: Store, rules: Rules, share: Share) -> None:
     """Write this rank's share. Return when the checkpoint is complete.
 
+    The ranks wait for each other after they have written, and again after rank 0 has written COMPLETE; see the module.
+
     Raises:
         CheckpointError: The checkpoint could not be completed. Older ones are unchanged.
     """
@@ -79,7 +81,7 @@ def write(store: Store, rules: Rules, share: Share) -> None:
             with contextlib.suppress(OSError):  # the failure before is reported, not this one
                 store.sweep()
     _wait_for_ranks(store, share)
-    if failure is None and not store.has(name):
+    if failure is None and not store.has(name):  # rank 0 has not completed it
         failure = errors.CheckpointError("another rank could not write its part; see the error of that rank")
     if failure is not None:
         raise _write_error(store, share, failure) from failure
