@@ -308,7 +308,7 @@ def _check_number(option: Option, value: Any) -> Iterator[Issue]:
 
 
 def _is_finite_number(value: Any) -> bool:
-    """Whether a value is a finite number that a float can represent."""
+    """Whether a value is a finite number. An integer must be exact as a float, because Optuna keeps it as one."""
     if not is_number(value):
         return False
     return abs(value) <= values.LARGEST if isinstance(value, int) else math.isfinite(value)
@@ -333,6 +333,7 @@ def _check_genetic(option_values: Mapping[str, Any]) -> Iterator[Issue]:
     """Yield an issue of a population that has fewer members than its crossover needs as parents."""
     name, size = _algorithm_name(option_values["crossover"]), option_values["population_size"]
     crossover = options.TABLES[ValueKind.CROSSOVER].get(name)
+    # A size below 2, or one that is not a number, has an issue of its own.
     if crossover is not None and _is_finite_number(size) and 2 <= size < crossover.parents:
         yield Issue(("population_size",), f"{size} must be at least {crossover.parents}: {name} needs so many parents")
 

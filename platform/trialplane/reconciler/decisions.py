@@ -278,7 +278,7 @@ def _follow(observed: Observation) -> tuple[Action, ...]:
     """Return the action that changes the number of pods: first in the ledger for the controller, then in the RayCluster."""
     if observed.record is None:
         return ()
-    if observed.record.desired.parallel != observed.spec.parallel:
+    if observed.record.desired.parallel != observed.spec.parallel:  # the pods follow when the controller has reacted
         return (Desire({"parallel": observed.spec.parallel}),)
     patch = _resize_patch(observed)
     return (Resize(tuple(patch)),) if patch else ()

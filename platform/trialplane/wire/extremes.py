@@ -38,7 +38,7 @@ class Extremes:
         replaced: list[int] = []
         for name in self._names:
             value = metrics.get(name, math.nan)
-            if not math.isfinite(value):
+            if not math.isfinite(value):  # missing, NaN or infinite
                 continue
             for extremes, sign in ((self._lows, 1.0), (self._highs, -1.0)):  # a maximum is the minimum of negated values
                 old_value, old_number = extremes.get(name, (sign * math.inf, None))

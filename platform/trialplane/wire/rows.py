@@ -144,7 +144,7 @@ def _with_series_time(row: TrialRow, previous: TrialRow | None) -> TrialRow:
         previous: Previous attempt of the trial, with the start and the duration of its series. None for the first attempt.
     """
     is_same_series = previous is not None and previous.first == row.first
-    if previous is None or not is_same_series or previous.seconds is None:
+    if previous is None or not is_same_series or previous.seconds is None:  # None: the duration of the series is unknown
         return row
     seconds = None if row.seconds is None else previous.seconds + row.seconds
     return dataclasses.replace(row, started=previous.started, seconds=seconds)
