@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -51,14 +51,9 @@ class Intervals:
         return 0
 
 
-def _steps_form(value: Any) -> str:
-    """Return the tag of the form in which a number of steps is written: the number, or the name of a parameter."""
-    return "parameter" if isinstance(value, str) else "number"
-
-
 Steps = Annotated[
     Annotated[Annotated[values.Integer, Field(gt=0)], Tag("number")] | Annotated[values.Name, Tag("parameter")],
-    Discriminator(_steps_form),
+    Discriminator(lambda value: "parameter" if isinstance(value, str) else "number"),
 ]
 Factors = Annotated[tuple[Annotated[values.Number, Field(gt=0)], ...], Field(min_length=1)]
 Share = Annotated[values.Number, Field(ge=0, le=1)]

@@ -87,14 +87,9 @@ class Stop(models.Model):
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-def _stop_form(value: Any) -> str:
-    """Return the tag of the form in which stop rules are written: a list of rules, or a single one."""
-    return "rules" if isinstance(value, (list, tuple)) else "rule"
-
-
 Stops = Annotated[
     Annotated[Stop, Tag("rule")] | Annotated[tuple[Stop, ...], Tag("rules")],
-    Discriminator(_stop_form),
+    Discriminator(lambda value: "rules" if isinstance(value, (list, tuple)) else "rule"),
 ]
 
 

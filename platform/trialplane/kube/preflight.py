@@ -83,7 +83,10 @@ def data_issues(job: Job, claim: str) -> list[Issue]:
     """
     if claim or job.cluster.image is not None:  # the user's own image may contain the files
         return []
-    named_inputs = [(name, path) for name in job.inputs for path in _as_list(job.params.get(name))]
+    values = {name: job.params.get(name) for name in job.inputs}
+    named_inputs = [
+        (name, path) for name, value in values.items() for path in (value if isinstance(value, list) else [value])
+    ]
     remedy = "helm upgrade --set data.enabled=true creates one, data.existingClaim names yours; see `platform docs storage`"
     return [
         Issue(("params", name), f"{path} is not available to the trials: the chart has no data volume; {remedy}")
@@ -242,11 +245,6 @@ def _covers(allowed: KubeObject, requested: KubeObject) -> bool:
     if allowed.get("operator") == "Exists":
         return True
     return requested.get("operator") != "Exists" and (allowed.get("value") or "") == (requested.get("value") or "")
-
-
-def _as_list(value: Any) -> Sequence[Any]:
-    """Return a list unchanged, and any other value as a list of one."""
-    return value if isinstance(value, list) else [value]
 
 
 def amount(text: Any) -> decimal.Decimal:

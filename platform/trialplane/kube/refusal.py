@@ -71,7 +71,8 @@ def explain(status: int, data: bytes, verb: str, resource: str, namespace: str, 
     if status == 409 or (status == 422 and message.startswith(_FAILED_TEST)):
         return TargetError(f"{target}: {message}; it was changed concurrently: try again")
     if status == 422:
-        return InputError(f"{target} rejects the request: {_field_errors(message)}")
+        field_errors = message.partition(" is invalid: ")[2] or message  # spec.parallel: Invalid value: …
+        return InputError(f"{target} rejects the request: {field_errors}")
     if status in (429, 500, 502, 503, 504):
         return TargetError(f"the cluster {context} could not answer ({status}: {message}); try again in a moment")
     return TargetError(f"{target}: {verb} {resource} failed ({status}): {message}")
@@ -94,11 +95,6 @@ def denial(message: str) -> str:
     if "violates PodSecurity" in message:
         return message[message.index("violates PodSecurity") :].strip()
     return message
-
-
-def _field_errors(message: str) -> str:
-    """Return the part of a message with the invalid fields: `spec.parallel: Invalid value: …`. Else the whole message."""
-    return message.partition(" is invalid: ")[2] or message
 
 
 def unreachable(error: Exception, host: str, context: str) -> str:

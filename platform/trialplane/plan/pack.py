@@ -332,7 +332,7 @@ def ignore_rule(folder: Path, further_lines: Sequence[str] = ()) -> Callable[[st
 
     def may_have_secrets(name: str) -> bool:
         """Whether a path is a hidden one that could have secrets."""
-        return _is_hidden(name) and not _is_harmless(folder / name)
+        return _base_name(name).startswith(".") and not _is_harmless(folder / name)
 
     has_file = os.path.lexists(file)
     if not has_file and not further_lines:
@@ -447,11 +447,6 @@ def _exclusion_message(name: str) -> str:
     if lines := inclusion_lines(name):
         return f"{prefix}it is hidden, or {IGNORE_FILE} excludes it. Add `{'` and `'.join(lines)}` there"
     return f"{prefix}{IGNORE_FILE} excludes it. Change that"
-
-
-def _is_hidden(name: str) -> bool:
-    """Whether a path is a hidden file or folder, by its name."""
-    return _base_name(name).startswith(".")
 
 
 def _is_harmless(path: Path) -> bool:

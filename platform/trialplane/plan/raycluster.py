@@ -143,13 +143,8 @@ def _autoscaling(job: Job, site: Site) -> dict[str, Any]:
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {
             "version": "v2",
-            "idleTimeoutSeconds": _seconds(job.cluster.idle),
+            "idleTimeoutSeconds": min(math.ceil(job.cluster.idle), _LARGEST_INT32),
             "upscalingMode": "Default",
             **pods.autoscaler(site),
         },
     }
-
-
-def _seconds(duration: float) -> int:
-    """Return a duration as whole seconds, rounded up, that fit the field of the RayCluster."""
-    return min(math.ceil(duration), _LARGEST_INT32)

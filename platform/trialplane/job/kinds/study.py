@@ -30,20 +30,10 @@ _SEARCHING = ("exploit", "share", "factors", "resample", "explore", "fixed", "qu
 _MOST_VALUES = 1_000_000  # limit of the values of one parameter for the gp sampler, which evaluates all of them
 
 
-def _space_form(value: Any) -> str:
-    """Return the tag of the form in which a space is written: a function, or parameters by name."""
-    return "function" if isinstance(value, str) else "parameters"
-
-
 Space = Annotated[
     Annotated[dict[values.Name, space.Parameter], Tag("parameters")] | Annotated[values.Function, Tag("function")],
-    Discriminator(_space_form),
+    Discriminator(lambda value: "function" if isinstance(value, str) else "parameters"),
 ]
-
-
-def _reuse_form(value: Any) -> str:
-    """Return the tag of the form in which `reuse` is written: a flag, or the parameter with the number of steps."""
-    return "steps" if isinstance(value, (dict, Reuse)) else "flag"
 
 
 class Start(models.Model):
@@ -117,7 +107,8 @@ class Study(Ranked):
         default=(), description="Earlier studies with the same objectives, from whose trials the sampler learns: [RUN]."
     )
     reuse: Annotated[
-        Annotated[bool, Tag("flag"), Field(strict=True)] | Annotated[Reuse, Tag("steps")], Discriminator(_reuse_form)
+        Annotated[bool, Tag("flag"), Field(strict=True)] | Annotated[Reuse, Tag("steps")],
+        Discriminator(lambda value: "steps" if isinstance(value, (dict, Reuse)) else "flag"),
     ] = Field(
         default=False,
         description="Take the result of an earlier run for a trial with the same parameters, code, data and seed, or start "
