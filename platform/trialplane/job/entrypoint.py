@@ -73,7 +73,7 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
     if ("arguments",) not in broken:
         yield from _settings_issues(job, folder, broken)
         yield from reach.issues(job, folder, packages(job, folder), broken)
-    if not {("pruner",), ("population",), ("packages",)} & set(broken):
+    if not {("pruner",), ("population",), ("packages",)} & set(broken):  # on which these issues depend
         yield from _checkpoint_issues(job, folder)
     for file in job.programs():
         if file.field[:1] not in broken:

@@ -187,7 +187,7 @@ def _trial_pods_reason(ray_cluster: KubeObject, pods: Sequence[KubeObject], even
 def _desired_workers(ray_cluster: KubeObject) -> int:
     """Return the number of worker pods that a RayCluster should have."""
     status = ray_cluster.get("status") or {}
-    if status.get("desiredWorkerReplicas") is not None:
+    if status.get("desiredWorkerReplicas") is not None:  # set by KubeRay when it has handled the RayCluster
         return int(status["desiredWorkerReplicas"])
     groups = (ray_cluster.get("spec") or {}).get("workerGroupSpecs") or []
     return sum(int(group.get("replicas") or 0) for group in groups)

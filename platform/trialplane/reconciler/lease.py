@@ -59,13 +59,13 @@ class Lease:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"holderIdentity": self._holder, "leaseDurationSeconds": DURATION, "renewTime": now}
         lease = self.cluster.read(kinds.LEASE, self._name)
-        if lease is None:
+        if lease is None:  # no operator has held it yet
             identity = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
             self.cluster.create(kinds.LEASE, {**identity, "spec": {**spec, "acquireTime": now}})
             return True
         version = lease["metadata"]["resourceVersion"]
         holder = (lease.get("spec") or {}).get("holderIdentity")
-        if version != self._version:
+        if version != self._version:  # its holder has renewed it since the last attempt
             self._version, self._changed_at = version, self._clock()
         has_expired = self._clock() - self._changed_at >= DURATION
         if holder and holder != self._holder and not has_expired:

@@ -267,11 +267,12 @@ def permute(positions: Indices, length: int, seed: int, epoch: int) -> Indices:
 def _network(values: NDArray[np.uint64], a: np.uint64, b: np.uint64, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply the Feistel network, a permutation of `range(a * b)`, to values. It has a round for each of the keys.
 
-    The number of keys must be even, so that the two halves of a value end where they began.
+    A value is low + a * high, with low in `range(a)` and high in `range(b)`. Each round exchanges the two parts. So the
+    number of keys must be even, for the parts to end where they began.
     """
     low, high = values % a, values // a
     for number, key in enumerate(keys):
-        modulus = b if number % 2 else a
+        modulus = b if number % 2 else a  # number of values of the part that is changed
         low, high = high, (low + mix(high ^ key) % modulus) % modulus
     return low + a * high
 

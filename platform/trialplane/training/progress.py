@@ -161,6 +161,7 @@ class Meter:
                 metrics[f"{name}_per_second_and_rank"] = count / seconds
                 metrics[f"{name}_per_second"] = count / seconds * self._ctx.world_size
         metrics["seconds_per_step"] = seconds / steps
+        # The time left follows from all steps since the first one, as the rate since the last report varies.
         timed_steps = step - (self._start if self._warm_from is None else self._warm_from)
         metrics["seconds_left"] = max(self._total - step, 0) * (now - self._timing_start) / max(timed_steps, 1)
         metrics |= self._gpu.metrics()
