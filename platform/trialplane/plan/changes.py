@@ -90,6 +90,7 @@ def resume_issues(old: Job, new: Job) -> list[Issue]:
     fields = [line.partition(": ")[0] for line in changed_fields(old, new)]
     names = fixed_params.parameter_names(new.model_dump(mode="json"))
     issues = [Issue(draft.path(field, names), _unchangeable_message(old)) for field in fields if not _can_change(field, old)]
+    # Each kind of job has further rules, for two jobs of this kind.
     return [*issues, *new.resume_issues(old)] if new.kind == old.kind else issues
 
 

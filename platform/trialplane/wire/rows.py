@@ -131,7 +131,7 @@ def newest_attempts(rows: Iterable[TrialRow]) -> list[TrialRow]:
     whole series.
     """
     newest: dict[int, TrialRow] = {}
-    for attempt in sorted(rows, key=operator.attrgetter("number")):
+    for attempt in sorted(rows, key=operator.attrgetter("number")):  # a newer one replaces an older one
         newest[attempt.trial] = _with_series_time(attempt, newest.get(attempt.trial))
     return [newest[trial] for trial in sorted(newest)]
 

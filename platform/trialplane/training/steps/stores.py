@@ -314,7 +314,7 @@ class FolderStore:
         """See `Store`: delete other files, write COMPLETE, then rename the draft."""
         folder = self._draft(name)
         for path in folder.iterdir():
-            if path.name not in files:
+            if path.name not in files:  # of an attempt to write it that was killed
                 path.unlink()
         with self.create(name, record.COMPLETE) as sink:
             sink.write(complete)
