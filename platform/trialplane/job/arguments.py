@@ -244,7 +244,10 @@ def first_argument_spots(tree: ast.Module) -> dict[str, Spot]:
 
 
 def _assigned_spot(assignments: Sequence[ast.Assign | ast.AnnAssign]) -> Spot:
-    """Return the position of the value of a name that is assigned at the top level, see `spots`."""
+    """Return the position of the value of a name that is assigned at the top level.
+
+    It is the first assignment. If that is a number, it is the last one of a number, and has the earlier ones as `others`.
+    """
     if not _is_number(assignments[0].value):
         return Spot(assignments[0])
     *others, last = [Spot(node) for node in assignments if _is_number(node.value)]

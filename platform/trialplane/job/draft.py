@@ -69,7 +69,7 @@ class Draft:
 
     def copy(self) -> Draft:
         """Return an independent draft with the same content."""
-        other = Draft(self.data, self.origins)
+        other = Draft(self.data, self.origins)  # which copies both
         other.issues = list(self.issues)
         return other
 

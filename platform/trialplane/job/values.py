@@ -58,12 +58,13 @@ def _parse_quantity(value: Any) -> str:
 
 def cores(value: Any) -> int | float | None:
     """Return the number of cores for an amount of CPU in Kubernetes' syntax: 2, 0.5, "500m". None if it is not an amount."""
-    amount: int | float = 0
     if isinstance(value, str) and _CORES.fullmatch(value):
         amount = float(value.removesuffix("m")) / (1000 if value.endswith("m") else 1)
     elif is_number(value):
         amount = value
-    if not 0.001 <= amount <= LARGEST:
+    else:
+        return None
+    if not 0.001 <= amount <= LARGEST:  # Kubernetes counts CPU in thousandths of a core
         return None
     return int(amount) if amount == int(amount) else round(amount, 3)
 

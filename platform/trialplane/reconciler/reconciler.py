@@ -159,11 +159,11 @@ class Reconciler:
             Seconds until this must be repeated. None if it is complete.
         """
         self._problems.pop(name, None)
-        if self._removal.step(name):
+        if self._removal.step(name):  # the reason why the files are not removed yet
             return REMOVING
         self._archive.revoke_tokens(name)
         self._note_deletion(name, "its Run was deleted")  # the API server does not record who deleted it
-        self._removal.sweep(name)
+        self._removal.sweep(name)  # deletes the pods that removed the files
         return None
 
     def _explain(self, observed: Observation, reason: str, text: str) -> None:

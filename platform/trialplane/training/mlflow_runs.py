@@ -388,7 +388,7 @@ def _replace_metric_functions(client_class: Any) -> None:
         """Report the metrics of the trial's run by step, and log its parameters and tags. Log a batch of any other run."""
         if _report is None or run_id != current():
             return original_log_batch(client, run_id, metrics, *rest, **options)
-        by_step: dict[int, dict[str, float]] = {}
+        by_step: dict[int, dict[str, float]] = {}  # a report has the metrics of one step
         for metric in metrics:
             by_step.setdefault(metric.step or 0, {})[metric.key] = float(metric.value)
         for step, values in by_step.items():

@@ -49,6 +49,7 @@ def _map(message: dict[str, Any]) -> None:
     import dill
     import multiprocess
 
+    # The function may come from a module of the job, which is then imported.
     sys.path[:] = [*sys.path, *(entry for entry in message["path"] if entry not in sys.path)]
     datasets.disable_progress_bars()
     function = dill.loads(message["function"])

@@ -197,7 +197,7 @@ def _write(model: torch.nn.Module, file: Path) -> None:
     written = set()
     for name, tensor in model.state_dict().items():
         key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
-        if tensor.numel() and key in written:
+        if tensor.numel() and key in written:  # empty tensors have no memory that they could share
             continue
         written.add(key)
         tensors[name] = tensor.detach().contiguous()

@@ -53,9 +53,9 @@ class Sink:
         self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write all of `data`, in pieces."""
+        """Write all of `data`, in pieces, so that other threads can run in between. Ignore it after an error."""
         view = memoryview(data).cast("B")
-        if self.error is not None:
+        if self.error is not None:  # see the class
             return len(view)
         try:
             for first in range(0, len(view), _PIECE):
