@@ -63,7 +63,7 @@ class _Parameter(models.Model):
         raise ValueError("a parameter with infinitely many values has no grid")
 
     def codes(self) -> list[Any]:
-        """Return all values in Optuna's form.
+        """Return all values in Optuna's form, which differs from the values only for a categorical parameter.
 
         Raises:
             ValueError: There are infinitely many.

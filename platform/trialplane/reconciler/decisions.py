@@ -270,7 +270,7 @@ def _restore(observed: Observation) -> tuple[Action, ...]:
     if not observed.has_spec:
         actions.append(CreateSpec())
     if observed.lacks_token:
-        actions.append(Admit())
+        actions.append(Admit())  # creates a token
     return tuple(actions)
 
 

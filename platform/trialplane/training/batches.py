@@ -129,7 +129,7 @@ class BatchOrder:
     def _positions(self, step_in_epoch: int, rank: int, world_size: int) -> Indices:
         """Return a rank's positions within an epoch for one of the epoch's steps, before they are shuffled."""
         first = step_in_epoch * self.batch
-        count = min(self.batch, self.length - first)
+        count = min(self.batch, self.length - first)  # the last batch of an epoch may be smaller
         return np.arange(first + count * rank // world_size, first + count * (rank + 1) // world_size, dtype=np.int64)
 
     def share(self, world_size: int) -> int:

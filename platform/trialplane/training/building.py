@@ -88,7 +88,7 @@ def _hold(lock_file: Path) -> Iterator[None]:
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
-                yield
+                yield  # without a lock, because the file system has none
                 return
             # Otherwise the previous holder has removed this file while this process waited for its lock.
             if _is_current_file(handle, lock_file):

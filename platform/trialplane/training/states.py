@@ -157,7 +157,7 @@ class States:
 
         The function does nothing if their state was not saved for this rank.
         """
-        if _PACKED not in saved.parts:
+        if _PACKED not in saved.parts:  # in torch's format
             from trialplane.training import checkpoint  # imports torch
 
             tree, rank_state = self._checkpoints.load(saved, rank=self._rank, world_size=self._world_size)

@@ -91,4 +91,5 @@ def unit_seed(seed: int, unit: int) -> int:
         seed: Seed of the collection.
         unit: Number of the unit.
     """
-    return int.from_bytes(hashlib.sha256(f"{seed}:{unit}".encode()).digest()[:4], "little") ^ _SEED_MASK
+    digest = hashlib.sha256(f"{seed}:{unit}".encode()).digest()
+    return int.from_bytes(digest[:4], "little") ^ _SEED_MASK

@@ -95,7 +95,7 @@ def _write_parts(store: Store, name: str, share: Share) -> dict[str, Part]:
         for file, tree in share.trees.items():
             with store.create(name, file) as sink:
                 parts[file] = tensors.write(tree, sink)
-        if share.rank != 0:
+        if share.rank != 0:  # rank 0 reads the sizes and checksums of the others' files, to write COMPLETE
             with store.create(name, marker) as sink:
                 sink.write(json.dumps({file: dataclasses.asdict(part) for file, part in parts.items()}).encode())
     except BaseException:
