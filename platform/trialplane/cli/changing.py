@@ -92,10 +92,11 @@ def diff_command(
         raise InputError(f"{run} is a {old_job.title}, and {job} is a {plan.job.title}, which always needs a new run")
     groups = changes.changes_by_time(old_job, plan.job, started=len({row.trial for row in handle.attempts()}))
     differences = target.differences(dataclasses.replace(plan, run=run)) or []
-    # The other differences are fields of the job, which `groups` has already.
+    # The other differences are fields of the job, which `groups` has already. Other code always needs a new run.
     groups["in a new run"] += [difference for difference in differences if difference.startswith("code: ")]
 
     def text() -> str:
+        """Return each group that is not empty as a heading with indented lines."""
         parts = [f"{moment}:\n" + "\n".join(f"  {line}" for line in lines) for moment, lines in groups.items() if lines]
         return "\n".join(parts) or f"{job} and {run} are the same"
 

@@ -41,11 +41,11 @@ class Display:
         self._live.stop()
 
     def update(self, status: RunStatus) -> None:
-        """See `progress.View`."""
+        """Draw a status in place of the previous one."""
         self._live.update(draw(status), refresh=True)
 
     def message(self, text: str) -> None:
-        """See `progress.View`."""
+        """Print a line above the display."""
         self._console.print(_visible_text(text))
 
 

@@ -40,7 +40,7 @@ def examples() -> dict[str, Example]:
     for section in sections:
         name, _, text = section.partition("\n")
         (command,) = _COMMAND.findall(text)
-        by_name[name] = Example(text.strip().partition("\n\n")[0], dict(_FILE.findall(text)), command)
+        by_name[name] = Example(text=text.strip().partition("\n\n")[0], files=dict(_FILE.findall(text)), command=command)
     return by_name
 
 

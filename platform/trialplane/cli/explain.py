@@ -105,7 +105,7 @@ def _as_data(field: Field) -> dict[str, Any]:
 def _find_uses(field: Field) -> tuple[str, list[Use]]:
     """Return the uses of a field in the documentation, or else of the nearest field above it, with the pattern of that one.
 
-    A name that the job chooses may be another one in the documentation.
+    The pattern of a field is its path, with "*" in place of names that a job chooses: space.*.low.
     """
     if field.path and (uses := list(_uses(field.path.split(".")))):
         return field.pattern, uses

@@ -41,6 +41,7 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
             wait_start: float | None = None  # time of the first status in which only MLflow lacked results
             for status in progress.follow(handle, view):
                 last_status = status
+                # All trials have ended, and MLflow lacks results: the controller still works, or has given up.
                 waits_for_mlflow = status.final_state is not None or (status.unrecorded and not status.state.is_active)
                 if waits_for_mlflow and stream.isatty():
                     wait_start = time.monotonic() if wait_start is None else wait_start
@@ -55,7 +56,7 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
         output.note(f"the output was closed; the run {handle.name} continues: `platform status {handle.name}`")
         raise
     final_state = last_status.final_state
-    if final_state is not None:
+    if final_state is not None:  # the controller sets this state only when MLflow has the results
         last_status = dataclasses.replace(last_status, state=final_state)
     progress.summary(handle, last_status, stream)
     if final_state is not None or (wait_start is not None and last_status.unrecorded):

@@ -65,7 +65,7 @@ def build(ctx: click.Context, target: str, tag: str, device: str, packages: tupl
     source = images.find_source(Path.cwd())
     builder = images.builder_environ()
     for name in _targets(target):
-        _run(images.build(source, name, tag, device, builder, packages))
+        _run(images.build(source, target=name, tag=tag, device=device, builder=builder, packages=packages))
     output.note(f"built {', '.join(images.image(name, tag) for name in _targets(target))}")
 
 
@@ -98,13 +98,13 @@ def _build_layer(name: str, tag: str) -> None:
 @click.option("--registry", required=True, metavar="PREFIX", help="Registry and path: registry.example.com/team/trialplane.")
 def push(target: str, tag: str, registry: str) -> None:
     """Push the images to a registry as PREFIX/controller:TAG and PREFIX/trial:TAG."""
-    for name in _targets(target):
+    for name in _targets(target):  # all are checked before the first is pushed
         images.check_image(images.image(name, tag))
     for name in _targets(target):
         for command in images.push(name, tag, registry):
             _run(command)
     for name in _targets(target):
-        click.echo(images.image(name, tag, registry))
+        click.echo(images.image(name, tag, prefix=registry))
 
 
 @image_command.command("load")
@@ -129,6 +129,7 @@ def _run(command: Command) -> None:
     """Print a command for a shell, and run it."""
     variables = [f"{name}={value}" for name, value in command.environ.items()]
     here_document = f" <<'END'\n{command.stdin}END" if command.stdin else ""
+    # A layer, which has a Dockerfile as its input, is built in the job's folder; images, in the repository's.
     cd = f"cd {shlex.quote(str(command.folder))} && " if command.stdin else ""
     output.note(output.paint(f"$ {cd}{' '.join([*variables, shlex.join(command.argv)])}{here_document}", dim=True))
     images.run(command)

@@ -251,12 +251,12 @@ class _Output:
             stream.reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
-        """See `io.TextIOBase`."""
+        """Write a text, and return its length."""
         with _map_output_errors():
             return int(self._stream.write(text))
 
     def flush(self) -> None:
-        """See `io.TextIOBase`."""
+        """Write what is buffered."""
         with _map_output_errors():
             self._stream.flush()
 

@@ -63,7 +63,7 @@ class PlainView:
         return
 
     def update(self, status: RunStatus) -> None:
-        """See `View`."""
+        """Print a status as a line, unless it has not changed or the last line was just printed."""
         text, now = line(status), self._clock()
         if text == self._last_text or now - self._last_time < self._pause:
             return
@@ -73,7 +73,7 @@ class PlainView:
         self.message(text + (f"; {output.duration(seconds_left)} left" if seconds_left is not None else ""))
 
     def message(self, text: str) -> None:
-        """See `View`."""
+        """Print a line at once, even if the stream is a file."""
         _echo(text, self._stream)
         self._stream.flush()
 
@@ -97,7 +97,7 @@ def show(handle: RunHandle) -> None:
 
 def follow(handle: RunHandle, view: View) -> Iterator[RunStatus]:
     """Show each status, warning and new failure of a run in a view, and yield each status until the run is not active."""
-    position, _ = _newly_ended(handle, 0)  # failures from before are not shown; `platform results` has them
+    position, _ = _newly_ended(handle, position=0)  # failures from before are not shown; `platform results` has them
     old_counts, failure_count = None, 0
     shown_warnings: set[str] = set()
     for status in handle.watch():
@@ -106,7 +106,7 @@ def follow(handle: RunHandle, view: View) -> Iterator[RunStatus]:
                 shown_warnings.add(warning)
                 view.message(f"warning: {warning}")
         counts = (status.ended_trials, status.retried)
-        if counts != old_counts:  # attempts have ended
+        if counts != old_counts:  # attempts have ended, so that it is worth a request to read them
             old_counts = counts
             position, rows = _newly_ended(handle, position)
             presenter = kinds.of(status)

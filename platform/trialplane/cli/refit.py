@@ -77,11 +77,8 @@ def refit_command(
     \b
     platform refit mine-1 --train --gpus 8 --set nodes=4 --set params.epochs=64
     """  # noqa: D301  \b is click's mark
-    context = click.get_current_context()
-    for option in ("top", "seeds", "model", "show") if trains else ():
-        if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
-            flag = "register" if option == "model" else option
-            raise click.UsageError(f"--train starts one training, which compares nothing; drop --{flag}")
+    if trains:
+        _check_options_of_training(click.get_current_context())
     handle = names.find_run(run, target_name)
     if model is not None:
         exporting.check_installed("mlflow", "sqlalchemy")
@@ -91,17 +88,7 @@ def refit_command(
         _print_comparison(handle, output_format, model)
         return 0
     job = handle.job
-    if job.kind != "hpo" or len(job.objectives) != 1:
-        raise InputError(f"a refit compares trials of a study with one objective, and {handle.name} is not such a study")
-    if job.search.population is not None:
-        raise InputError(
-            f"the members of {handle.name} change their parameters, and a refit trains with fixed ones; "
-            f"`platform best {handle.name} --schedule` prints what to train again, with more trials for more seeds"
-        )
-    if trains and job.origin is not None:
-        raise InputError(
-            f"the trials of {handle.name} start from a checkpoint of {job.origin}, and a training would not; drop --train"
-        )
+    _check_study(handle.name, job, trains=trains)
     is_refit = job.description.startswith(cloning.REFIT)
     best_trials = _trials_of_best_mean(handle, job) if trains and is_refit else cloning.best_trials(job, handle.rows(), top)
     if not best_trials:
@@ -135,6 +122,29 @@ def refit_command(
     if refit_run.status().state is RunState.SUCCEEDED:
         _print_comparison(refit_run, output_format, model)
     return code
+
+
+def _check_options_of_training(context: click.Context) -> None:
+    """Raise UsageError if the user has set an option that does not fit --train."""
+    for option in ("top", "seeds", "model", "show"):
+        if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
+            flag = "register" if option == "model" else option
+            raise click.UsageError(f"--train starts one training, which compares nothing; drop --{flag}")
+
+
+def _check_study(run: str, job: Job, *, trains: bool) -> None:
+    """Raise InputError if trials of a run cannot be trained again; `trains` if one of them is to become a training."""
+    if job.kind != "hpo" or len(job.objectives) != 1:
+        raise InputError(f"a refit compares trials of a study with one objective, and {run} is not such a study")
+    if job.search.population is not None:
+        raise InputError(
+            f"the members of {run} change their parameters, and a refit trains with fixed ones; "
+            f"`platform best {run} --schedule` prints what to train again, with more trials for more seeds"
+        )
+    if trains and job.origin is not None:
+        raise InputError(
+            f"the trials of {run} start from a checkpoint of {job.origin}, and a training would not; drop --train"
+        )
 
 
 def _print_comparison(handle: RunHandle, output_format: str, model: str | None) -> None:
@@ -187,7 +197,7 @@ def _register_on_cluster(handle: RunHandle, registration: Registration) -> str:
     registration = dataclasses.replace(registration, identity=identity)
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        Pages(gateway.mlflow, listener, lambda: "/", output.note) as pages,
+        Pages(source=gateway.mlflow, listener=listener, start=lambda: "/", report=output.note) as pages,
     ):
         return exporting.register(registration, pages.site, pages.secret)
 

@@ -54,23 +54,24 @@ def report_command(
     if stores and len(handles) > 1:
         raise click.UsageError("--mlflow takes one run, in whose MLflow run the page is stored")
     uri = mlflow_uri(handles[0]) if stores else ""
-    file = _check_file(out or _default_file(handles[0].name, opens))
+    if out is None:
+        out = Path(tempfile.mkdtemp(prefix="trialplane-") if opens else "", f"{handles[0].name}.html")
+    file = _check_file(out)
     run_records = [_read_record(handle) for handle in handles]
     comparison.check_objectives(run_records)
-    contexts = [
-        content.PageContext(
-            handle.target.name.flags,
-            record.job.name in names.jobs(),
-            record.status.prices.with_overrides(gpu_price, cpu_price),
-            time.time(),
+    contents = []
+    for handle, record in zip(handles, run_records, strict=True):
+        page_context = content.PageContext(
+            flags=handle.target.name.flags,
+            is_named=record.job.name in names.jobs(),
+            prices=record.status.prices.with_overrides(gpu_price, cpu_price),
+            now=time.time(),
         )
-        for handle, record in zip(handles, run_records, strict=True)
-    ]
-    contents = [content.content(record, context) for record, context in zip(run_records, contexts, strict=True)]
-    if uri.startswith(("http://", "https://")):
-        facts, _ = contents[0]
+        contents.append(content.content(record, page_context))
+    if uri.startswith(("http://", "https://")):  # a database has no pages to link to
         from trialplane.cli import ui  # imports an HTTP client, which would delay `--help`
 
+        facts, _ = contents[0]
         facts["mlflow"] = ui.mlflow_address(uri, handles[0].name, run_records[0].job)
     run_comparison = comparison.run_comparison(run_records) if len(run_records) > 1 else None
     title = ", ".join(handle.name for handle in handles[:3]) + (" and others" if len(handles) > 3 else "")
@@ -115,7 +116,7 @@ def compare_command(
             lambda: _comparison_text(result, settings, everything=shows_all),
         )
     if file is not None:
-        _write(file, page.page("Comparison", [], result), opens=False)
+        _write(file, page.page("Comparison", runs=[], comparison=result), opens=False)
 
 
 def _compare(texts: Sequence[str], target_name: TargetName, value: float | None) -> dict[str, Any]:
@@ -177,11 +178,6 @@ def mlflow_uri(handle: RunHandle) -> str:
             f"MLflow, set {env.MLFLOW_TRACKING_URI}"
         )
     return uri or paths.mlflow_uri(paths.home())
-
-
-def _default_file(run: str, opens: bool) -> Path:
-    """Return the file of a page without --out: in a new temporary folder if it is opened, or else in the working folder."""
-    return Path(tempfile.mkdtemp(prefix="trialplane-"), f"{run}.html") if opens else Path(f"{run}.html")
 
 
 def _check_file(file: Path) -> Path:
@@ -248,10 +244,10 @@ def _comparison_text(comparison: dict[str, Any], settings: Sequence[str], *, eve
         everything: Whether to show all of them; otherwise only the first, without those of best trials.
     """
     relevant = settings if everything else [name for name in settings if not name.startswith("best.")]
-    columns = relevant if everything else relevant[:_MAX_SETTINGS]
-    parts = [output.as_table(*_comparison_table(comparison, columns, readable=True))]
-    if len(relevant) > len(columns):
-        parts.append(f"{len(relevant) - len(columns)} more settings differ; --all or --out shows them")
+    shown_settings = relevant if everything else relevant[:_MAX_SETTINGS]
+    parts = [output.as_table(*_comparison_table(comparison, shown_settings, readable=True))]
+    if len(relevant) > len(shown_settings):
+        parts.append(f"{len(relevant) - len(shown_settings)} more settings differ; --all or --out shows them")
     objective, goal = comparison["objective"], comparison["goal"]
     if goal is not None:
         value = "best" if comparison["of"] == "runs" else "value"

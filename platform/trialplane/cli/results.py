@@ -110,7 +110,7 @@ def _show_lineage(handles: Sequence[RunHandle], limit: int | None, output_format
 
 
 def _lineage_table(handle: RunHandle, segments: Sequence[TrialRow]) -> Table:
-    """Return the table of segments: that of trials, with two more columns: what each continues, and from which step."""
+    """Return the table of trials for segments, with two more columns: what each continues, and from which step."""
     (trial_column, *other_columns), lines = kinds.of(handle.job).results(handle.job, segments)
     by_number = {row.number: row for row in handle.attempts()}
     lineage_lines: list[list[Any]] = []
@@ -180,7 +180,7 @@ def best_command(run: str | None, target_name: TargetName, trial: int | None, sc
         output.emit(output_format, [records.to_dict(row) for row in trials], str)
         return
     objectives = [objective.metric for objective in handle.job.objectives]
-    documents = [_params_document(handle.name, objectives, row) for row in trials]
+    documents = [f"{_title(handle.name, objectives, row)}\n{output.as_yaml(dict(row.params))}" for row in trials]
     click.echo("---\n".join(documents), nl=False)
     if len(trials) > 1:
         output.note(
@@ -230,11 +230,6 @@ def _best_trials(handle: RunHandle, trial: int | None) -> list[TrialRow]:
     if not trials:
         raise InputError(message)
     return trials
-
-
-def _params_document(run: str, objectives: list[str], row: TrialRow) -> str:
-    """Return the parameters of a trial as YAML, below a comment with its values."""
-    return f"{_title(run, objectives, row)}\n{output.as_yaml(dict(row.params))}"
 
 
 def _title(run: str, objectives: list[str], row: TrialRow) -> str:

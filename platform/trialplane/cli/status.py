@@ -51,7 +51,7 @@ def _status_text(status: RunStatus) -> str:
     presenter = kinds.of(status)
     fields = output.as_fields(_fields(status, presenter))
     workers = presenter.workers(status)
-    if workers is None or status.state is not RunState.RUNNING:  # the workers of a run that is not running are out of date
+    if workers is None or status.state is not RunState.RUNNING:  # the workers of a run that is not running are outdated
         return fields
     return f"{fields}\n\n{output.as_table(*workers)}"
 

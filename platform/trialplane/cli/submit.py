@@ -34,6 +34,7 @@ from trialplane.importing import flags
 from trialplane.job import document, fixed_params, load, short_forms
 from trialplane.job.load import Flag
 from trialplane.plan import run as runs
+from trialplane.plan.plan import Plan
 
 _NOTES = {
     SubmissionOutcome.NEW: "{0} is starting",
@@ -169,7 +170,7 @@ def hpo(
         exit_code = _submit("hpo", str(job), target_name, overrides, issues, **options, on_start=handles.append)
         if exit_code in (EXIT_RUN_FAILED, EXIT_BAD_INPUT) and str(job).endswith(".py"):
             with contextlib.suppress(TrialplaneError):  # of a status that cannot be read; the run's exit code counts
-                if ARGUMENTS_REFUSED in handles[0].status().reason:
+                if ARGUMENTS_REFUSED in handles[0].status().reason:  # the script has no arguments for the parameters
                     command = _init_command(_python_command(str(job), options["param_texts"]), spaces, objectives)
                     output.note(f"if its settings file or its text has them, `{command}` makes a job that sets them there")
         return exit_code
@@ -199,18 +200,19 @@ def _cloned_job(
     target = target_choice.target_of(target_name)
     run, trial = cloning.parse_source(source)
     target.is_active(run)  # raises for an unknown run
+    search = target.job(run).search
     row = None if trial is None else cloning.newest_attempt(target, run, trial)
     fields: dict[str, Any] = {} if row is None else {"trials": 1, "enqueue": None, "population": None}
     if checkpoint is not None:
         fields |= {"start": {"run": run, "trial": trial, "step": checkpoint}, "pruner": None}
-    elif row is not None and cloning.is_member(target, run):
+    elif row is not None and search.population is not None:
         output.note(
             f"trial {trial} of {run} is a member of a population. This study trains its last parameters from step 0, "
             f"without a population; `platform best {run} --trial {trial} --schedule` prints all of its parameters by step"
         )
     code = None if code_job is None else load.find_job(code_job, Path.cwd())
     params = {} if row is None else dict(row.params)
-    if params and target.job(run).search.is_code:  # such parameters are known to the code alone, and cannot be fixed
+    if params and search.is_code:  # only the code knows such parameters, so the job cannot fix them
         fields, params = {**fields, "enqueue": [params]}, {}
     with cloning.job_folder(target, run, fields, code, allow_other_code=allow_other_code) as folder:
         yield folder, params
@@ -414,29 +416,35 @@ def _submit(
     for warning in prepared.warnings:
         output.note(f"note: {warning}")
     if dry_run:
-        namespace, plan = target_name.namespace or "", prepared.plan
-        objects = {"items": runs.manifests(plan, namespace, time.time())} if offline else platform.target.describe(plan)
-        _print_dry_run(objects, target_name, output_format)
+        _print_dry_run(platform, prepared.plan, target_name, offline=offline, output_format=output_format)
         return 0
     with foreground.signals() as stop_signals:
         handle, outcome = platform.start(prepared.plan)
         on_start(handle)
         target_choice.remember(platform.target.name, handle.name)
-        hint = kinds.of(prepared.plan.job).finished_hint(prepared.plan.job) if outcome is SubmissionOutcome.FINISHED else ""
-        output.note(f"{_NOTES[outcome]}{hint}".format(handle.name))
+        note = _NOTES[outcome]
+        if outcome is SubmissionOutcome.FINISHED:
+            note += kinds.of(prepared.plan.job).finished_hint(prepared.plan.job)
+        output.note(note.format(handle.name))
         if outcome is SubmissionOutcome.FINISHED:
             return handle.exit_code
         return foreground.detach(handle, output_format) if detach else foreground.attend(handle, output_format, stop_signals)
 
 
-def _print_dry_run(description: dict[str, Any], target_name: TargetName, output_format: str) -> None:
-    """Print what a dry run would start, as JSON or YAML. A cluster's YAML is the input of `kubectl apply -f -`.
+def _print_dry_run(platform: Platform, plan: Plan, target_name: TargetName, *, offline: bool, output_format: str) -> None:
+    """Print what a plan would start, as JSON or YAML. A cluster's YAML is the input of `kubectl apply -f -`.
 
     Args:
-        description: Description of the run; for a cluster, a list of manifests under "items".
-        target_name: Target that the run would start on.
+        platform: Platform with the target of the run.
+        plan: Plan of the run.
+        target_name: Target of the run.
+        offline: Whether no cluster is contacted.
         output_format: Format that the user has chosen.
     """
+    if offline:
+        description = {"items": runs.manifests(plan, target_name.namespace or "", submitted=time.time())}
+    else:
+        description = platform.target.describe(plan)  # for a cluster, a list of manifests under "items"
     if target_name.local or output_format == "json":
         output.emit(output_format, description, lambda: output.as_yaml(description).rstrip())
     else:
@@ -445,9 +453,9 @@ def _print_dry_run(description: dict[str, Any], target_name: TargetName, output_
 
 def _with_option_names(issues: Sequence[Issue], param_texts: Sequence[str]) -> list[Issue]:
     """Return issues, of which those of a fixed parameter name the option --param that sets it, if there is one."""
-    sources = {text.partition("=")[0].strip(): f"--param {text}" for text in param_texts}
+    option_by_parameter = {text.partition("=")[0].strip(): f"--param {text}" for text in param_texts}
     return [
-        dataclasses.replace(issue, source=sources.get(str(issue.field_path[-1]), issue.source))
+        dataclasses.replace(issue, source=option_by_parameter.get(str(issue.field_path[-1]), issue.source))
         if issue.source == fixed_params.SOURCE and issue.field_path
         else issue
         for issue in issues

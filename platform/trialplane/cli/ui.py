@@ -31,6 +31,7 @@ from trialplane.policies import protobuf
 from trialplane.wire import env, labels, paths
 
 if TYPE_CHECKING:
+    from trialplane.client.exporting import Position
     from trialplane.client.pages import Pages, PrivateServer, Source
     from trialplane.client.run import RunHandle
     from trialplane.job.kinds import Job
@@ -99,7 +100,10 @@ def _serve_local(target_name: TargetName, home: Path, run: str | None, listener:
     with PrivateServer(listener.getsockname()) as server:
         source = _read_only_source(server.ask)
         with Pages(
-            _with_report_page(source, run, target_name), listener, lambda: mlflow_page(source, run_and_job), output.note
+            source=_with_report_page(source, run, target_name),
+            listener=listener,
+            start=lambda: mlflow_page(source, run_and_job),
+            report=output.note,
         ) as pages:
             _print_addresses(pages, run_and_job is not None)
             output.note(f"Showing the results in {home}, read-only; MLflow answers in a few seconds. Ctrl-C stops it")
@@ -143,38 +147,51 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
     from trialplane.client.pages import Pages, PrivateServer
 
     exporting.check_installed("optuna", "sqlalchemy", "optuna_dashboard")
-    job = handle.job
+    target, run, job = handle.target, handle.name, handle.job
     # Read before the start of the server, so that an error ends the command.
-    first_changes, start_position = exporting.changes_line(handle.target, handle.name, job, exporting.Position())
+    first_changes, position = exporting.changes_line(target, run, job, after=exporting.Position())
 
     with PrivateServer(listener.getsockname()) as server:
-        order = exporting.study_order_line(handle.name, job, listener=server.listener.fileno())
+        order = exporting.study_order_line(run, job, listener=server.listener.fileno())
 
         def feed(stdin: IO[bytes]) -> None:
             """Write the order and then the changes of the run to the server, until the server ends."""
-            text, position, last_message = order + first_changes, start_position, ""
             with contextlib.suppress(OSError):  # raised when the server has ended
-                while True:
-                    stdin.write(text.encode())
-                    stdin.flush()
-                    time.sleep(_UPDATE_PAUSE)
-                    try:
-                        text, position = exporting.changes_line(handle.target, handle.name, job, position)
-                        message = ""
-                    except errors.TrialplaneError as error:
-                        text = "\n"  # changes nothing, but writing it fails if the server has ended
-                        message = errors.first_line(error)
-                    if message not in ("", last_message):  # a lasting error is printed once
-                        output.note(f"the copy is not up to date: {message}")
-                    last_message = message
+                stdin.write((order + first_changes).encode())
+                stdin.flush()
+                _feed_changes(stdin, handle, job, position)
 
-        source = _with_report_page(server.ask, handle.name, handle.target.name, "optuna-dashboard")
-        with Pages(source, listener, lambda: f"/dashboard/studies/{_STUDY_ID}", output.note) as pages:
+        source = _with_report_page(server.ask, run, target.name, server="optuna-dashboard")
+        with Pages(source, listener, start=lambda: f"/dashboard/studies/{_STUDY_ID}", report=output.note) as pages:
             _print_addresses(pages, has_report=True)
-            output.note(f"Showing a copy of {handle.name} in optuna-dashboard, which is kept up to date; Ctrl-C stops it")
-            code = _serve([*exporting.COMMAND], exporting.process_environ(), server, feed)
+            output.note(f"Showing a copy of {run} in optuna-dashboard, which is kept up to date; Ctrl-C stops it")
+            code = _serve([*exporting.COMMAND], protobuf.controller_env(os.environ), server, feed)
     if code:
         raise TargetError(f"optuna-dashboard ended with exit code {code}; its message is above")
+
+
+def _feed_changes(stdin: IO[bytes], handle: RunHandle, job: Job, position: Position) -> None:
+    """Write the changes of a run since a position to optuna-dashboard's process, as they come.
+
+    Raises:
+        OSError: The process has ended.
+    """
+    from trialplane.client import exporting  # imports pydantic, which would delay `--help`
+
+    last_message = ""
+    while True:
+        time.sleep(_UPDATE_PAUSE)
+        try:
+            text, position = exporting.changes_line(handle.target, handle.name, job, after=position)
+            message = ""
+        except errors.TrialplaneError as error:
+            text = "\n"  # changes nothing, but writing it fails if the process has ended
+            message = errors.first_line(error)
+        if message not in ("", last_message):  # a lasting error is printed once
+            output.note(f"the copy is not up to date: {message}")
+        last_message = message
+        stdin.write(text.encode())
+        stdin.flush()
 
 
 def _serve_cluster(target_name: TargetName, run: str | None, listener: socket.socket) -> None:
@@ -191,7 +208,9 @@ def _serve_cluster(target_name: TargetName, run: str | None, listener: socket.so
     gateway = target.gateway
     gateway.check_mlflow()  # before the start, so that an error ends the command
     source, workspace = _with_report_page(gateway.mlflow, run, target_name), target.cluster.namespace
-    with Pages(source, listener, lambda: mlflow_page(gateway.mlflow, run_and_job, workspace), output.note) as pages:
+    with Pages(
+        source, listener, start=lambda: mlflow_page(gateway.mlflow, run_and_job, workspace), report=output.note
+    ) as pages:
         _print_addresses(pages, run_and_job is not None)
         output.note(f"Showing the results in {target.cluster.location}; Ctrl-C stops it")
         _wait_for_signal()
@@ -212,7 +231,7 @@ def _with_report_page(source: Source, run: str | None, target_name: TargetName, 
 
     try:
         handle = names.find_run(run, target_name)
-        page.check_plotly()
+        page.plotly_file()  # raises if it is not installed
 
         def page_context() -> PageContext:
             is_named = handle.job.name in names.jobs()

@@ -50,12 +50,6 @@ def newest_attempt(target: Target, run: str, trial: int) -> TrialRow:
     raise InputError(f"the run {run} has started no trial {trial}; `platform results {run}` shows its trials")
 
 
-def is_member(target: Target, run: str) -> bool:
-    """Return whether the trials of a run are members of a population."""
-    job = target.job(run)
-    return isinstance(job, Study) and job.population is not None
-
-
 @contextlib.contextmanager
 def job_folder(
     target: Target,
@@ -159,6 +153,7 @@ def refit_trials(run: str, job: Job, trials: list[TrialRow]) -> dict[int, list[T
     """
     if not job.description.startswith(REFIT):
         raise InputError(f"{run} is not a refit of another run; `platform refit {run}` starts one")
+    # The description, written by `refit_fields`, ends with the numbers of the original trials.
     numbers = [int(number) for number in job.description.rpartition(" trials ")[2].split(", ")]
     repetitions: dict[int, list[TrialRow]] = {number: [] for number in numbers}
     for row in trials:
@@ -187,7 +182,7 @@ def registration(handle: RunHandle, winner: Candidate, trials: list[TrialRow], m
     return Registration(
         model=model,
         identity=labels.identity(run, handle.target.submission(run)),
-        number=typical.first,
+        number=typical.first,  # a trial's run in MLflow has the ledger number of its first attempt
         numbers=tuple(row.first for row in trials),
         description=f"{interval}. Winner of the refit {run} of trial {winner.trial} of {earlier_run}.",
         tags={
@@ -205,7 +200,7 @@ def registration(handle: RunHandle, winner: Candidate, trials: list[TrialRow], m
 def _job_fields(job: Job, replacements: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a job that differ from their defaults, with replacements.
 
-    The packages are left out, because the folder with the job's code already has them.
+    The name and the packages are left out: the folder with the job's code has this name, and contains them.
     """
     fields = job.model_dump(mode="json", exclude_defaults=True, exclude={"name", "packages"})
     fields = {**fields, "kind": job.kind, **replacements}
@@ -218,8 +213,9 @@ def _unpack_other_code(root: Path, job: Job, code: Path, run: str, allow_other_c
     Raises:
         InputError: The code differs from that of the run, and `allow_other_code` is not set.
     """
-    new_root = root.with_name(f"{root.name}-code") / root.name
+    new_root = root.with_name(f"{root.name}-code") / root.name  # a folder of the same name, as it names the job
     packing.unpack(planning.pack_job(job, code).data, new_root)
+    # The job's file is not compared, because the caller replaces it.
     old_files, new_files = (changes.contents(packing.pack(path).data) for path in (root, new_root))
     lines = [line for line in planning.code_difference(old_files, new_files) if not line.startswith(f"{load.FILE}: ")]
     if lines and not allow_other_code:

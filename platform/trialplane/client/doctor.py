@@ -42,17 +42,17 @@ class Permission:
 
     Attributes:
         verbs: Verbs of RBAC.
-        group: API group of the resource.
         resource: Plural name of the resource.
         subresource: Name of the subresource; "" for none.
+        group: API group of the resource; "" for the core group.
         name: Name of the object; "" for all objects.
         namespace: Namespace; "" for the team's.
     """
 
     verbs: tuple[str, ...]
-    group: str
     resource: str
     subresource: str = ""
+    group: str = ""
     name: str = ""
     namespace: str = ""
 
@@ -66,7 +66,7 @@ class Permission:
             "subresource": self.subresource,
             "name": self.name,
         }
-        return {name: value for name, value in attributes.items() if value or name == "group"}  # "" is the core group
+        return {name: value for name, value in attributes.items() if value or name == "group"}
 
     def __str__(self) -> str:
         resource = "/".join(part for part in (self.resource, self.subresource) if part)
@@ -75,14 +75,14 @@ class Permission:
 
 
 _PERMISSIONS = (
-    Permission(("get", "list", "create", "patch", "delete"), "trialplane.io", "runs"),
-    Permission(("get", "create"), "", "configmaps"),
-    Permission(("get", "list"), "", "pods"),
-    Permission(("get",), "", "pods", "log"),
-    Permission(("list",), "", "events"),
-    Permission(("create",), "", "serviceaccounts", "token", names.USER),
+    Permission(("get", "list", "create", "patch", "delete"), "runs", group="trialplane.io"),
+    Permission(("get", "create"), "configmaps"),
+    Permission(("get", "list"), "pods"),
+    Permission(("get",), "pods", "log"),
+    Permission(("list",), "events"),
+    Permission(("create",), "serviceaccounts", "token", name=names.USER),
 )
-_PERMISSIONS_OF_DOCTOR = (Permission(("create", "delete"), "", "pods"),)
+_PERMISSIONS_OF_DOCTOR = (Permission(("create", "delete"), "pods"),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +131,8 @@ def _run_checks(cluster: Cluster, job: Job, patience: float) -> Iterator[AreaFin
     yield AreaFinding(CLUSTER, doctor_verdicts.chart(site))
     plan = doctor_pod.plan(job)
     yield from _in_area(CLUSTER, _chart_checks(cluster, site, plan))
-    obstacle = _pod_obstacle(cluster)
+    denied = _denied_permissions(cluster, _PERMISSIONS_OF_DOCTOR)
+    obstacle = doctor_verdicts.permission_to_make_pods(denied, cluster.context, cluster.namespace)
     if obstacle is not None:
         yield AreaFinding(POD, obstacle)
         return
@@ -192,7 +193,8 @@ def check_libraries(machine: Machine) -> Finding:
 
 def check_disk(machine: Machine, home: Path) -> Finding:
     """Check the free disk space for runs."""
-    issues, _ = dataclasses.replace(machine, missing=()).check(home, None)  # `check_libraries` reports `missing`
+    # Without a job, only the disk and the libraries are checked, and `check_libraries` reports these.
+    issues, _ = dataclasses.replace(machine, missing=()).check(home, job=None)
     if issues:
         return findings.failed("disk", f"{home}: {issues[0].message}", "set TRIALPLANE_HOME to another folder")
     return findings.passed("disk", f"{machine.free / 2**30:.1f} GiB free for {home}")
@@ -239,16 +241,10 @@ def _chart_checks(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]
     yield doctor_verdicts.admission(_create_forbidden_pod(cluster, site, plan))
 
 
-def _pod_obstacle(cluster: Cluster) -> Finding | None:
-    """Return a finding if this user may not create a test pod. None if the user may."""
-    denied = _denied_permissions(cluster, _PERMISSIONS_OF_DOCTOR)
-    return doctor_verdicts.permission_to_make_pods(denied, cluster.context, cluster.namespace)
-
-
 def _create_forbidden_pod(cluster: Cluster, site: Site, plan: Plan) -> ApiResponse:
     """Return the response to a dry run of creating a pod that the admission policy must refuse."""
     path = f"/api/v1/namespaces/{cluster.namespace}/pods"
-    pod = doctor_verdicts.forbidden_pod(doctor_pod.manifest(plan, site, []))
+    pod = doctor_verdicts.forbidden_pod(doctor_pod.manifest(plan, site, arguments=[]))
     return cluster.call("POST", path, query={"dryRun": "All"}, body=pod)
 
 
@@ -271,7 +267,7 @@ def _operators(cluster: Cluster) -> list[dict[str, Any]]:
 def permissions(site: Site) -> list[Permission]:
     """Return the permissions that `platform` needs with this site."""
     gateway = f"{site.gateway.scheme}:{site.gateway.service}:{site.gateway.port}"
-    return [*_PERMISSIONS, Permission(("get", "create", "delete"), "", "services", "proxy", gateway, site.home)]
+    return [*_PERMISSIONS, Permission(("get", "create", "delete"), "services", "proxy", name=gateway, namespace=site.home)]
 
 
 def _denied_permissions(cluster: Cluster, required: Sequence[Permission]) -> list[str]:

@@ -20,8 +20,7 @@ from trialplane.job.kinds import Job
 from trialplane.kube import kinds, preflight, waiting
 from trialplane.kube.cluster import Cluster
 from trialplane.plan import network, pods, raycluster
-from trialplane.plan.pack import Pack
-from trialplane.plan.plan import Plan, Provenance
+from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import findings, ledger, mlflow, records
@@ -37,7 +36,7 @@ _API_SERVER = "kubernetes.default.svc:443"
 
 def plan(job: Job) -> Plan:
     """Return the plan of a run that is never submitted. The pod is like those of its trials."""
-    return Plan(f"doctor-{secrets.token_hex(3)}", job, Pack(b"", "", ()), Provenance("", "", ""))
+    return Plan.without_code(f"doctor-{secrets.token_hex(3)}", job)
 
 
 def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]:
@@ -62,12 +61,12 @@ def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]
 
 
 def arguments(plan: Plan, site: Site, database: str) -> list[str]:
-    """Return the arguments of the probe.
+    """Return the arguments of the probe. It must not reach the addresses of `--closed`.
 
     Args:
         plan: Plan of the pod.
         site: Site of the chart.
-        database: Address host:port of PostgreSQL, which trials must not reach; "" if unknown.
+        database: Address host:port of PostgreSQL; "" if unknown.
     """
     role = doctor_verdicts.probed_role(plan)
     volumes = {volume["name"]: volume for volume in pods.trial(plan, site, role)["spec"]["volumes"]}

@@ -146,7 +146,8 @@ def _unbound_finding(check: str, unbound: Sequence[str], classes: Sequence[KubeO
         classes: Storage classes of the cluster; None if they cannot be read.
     """
     text = f"{', '.join(unbound)} not bound"
-    if classes is not None and not any(_is_default(storage_class) for storage_class in classes):
+    annotations = [storage_class["metadata"].get("annotations") or {} for storage_class in classes or ()]
+    if classes is not None and not any(texts.get(_DEFAULT_CLASS) == "true" for texts in annotations):
         advice = "name a storage class in the chart's values, or make one the cluster's default (`kubectl get storageclass`)"
         return findings.failed(check, f"{text}; no storage class is the default", advice)
     advice = f"`kubectl describe pvc {unbound[0]}` shows why; some are bound when a pod first mounts them"
@@ -261,10 +262,6 @@ def _capacity(resource: str, nodes: Sequence[KubeObject] | None) -> str:
     gpu_counts = [int(amount) for amount in amounts if amount]
     gpus = f"{sum(gpu_counts)} {resource} on {len(gpu_counts)} of them" if gpu_counts else f"none with {resource}"
     return f"{len(amounts)} node(s), {gpus}"
-
-
-def _is_default(storage_class: KubeObject) -> bool:
-    return (storage_class["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
 
 
 def _number(text: str) -> int:

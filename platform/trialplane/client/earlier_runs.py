@@ -72,7 +72,7 @@ def gather(target: Target, plan: Plan) -> GatheredTrials:
     if len(history) > MAX_TRIALS:
         issues.append(Issue(("history",), f"has {len(history):,} trials, and {MAX_TRIALS:,} are the most; name fewer runs"))
     reusable = _reusable(target, plan, job, notes) if job.reuse else Earlier()
-    return GatheredTrials(dataclasses.replace(reusable, history=tuple(history)), issues, notes)
+    return GatheredTrials(earlier=dataclasses.replace(reusable, history=tuple(history)), issues=issues, notes=notes)
 
 
 def _history_mapper(target: Target, run: str, old_job: Job, plan: Plan, job: Study) -> earlier.HistoryMapper:
@@ -87,18 +87,22 @@ def _history_mapper(target: Target, run: str, old_job: Job, plan: Plan, job: Stu
     """
     has_same_code = target.submission(run).get("identity") == plan.pack.identity
     job_digest = earlier.training_digest(old_job.model_copy(update={"seed": job.seed}))
-    has_same_digest = job_digest == earlier.training_digest(job)
-    # `avoid_oom` needs the same GPUs, too.
+    has_same_digest = job_digest == earlier.training_digest(job)  # with the same seed, which does not matter here
+    # Whether parameters run out of memory also depends on the GPUs.
     trains_alike = has_same_code and has_same_digest and old_job.cluster == job.cluster
     out_of_memory = _out_of_memory(target, run) if job.avoid_oom else ()
-    return earlier.HistoryMapper(run, old_job, job, rows.newest_attempts(target.rows(run)), out_of_memory, trains_alike)
+    trials = rows.newest_attempts(target.rows(run))
+    return earlier.HistoryMapper(run, old_job, new=job, rows=trials, out_of_memory=out_of_memory, trains_alike=trains_alike)
 
 
 def _out_of_memory(target: Target, run: str) -> set[int]:
     """Return the trials of a run that had an attempt out of memory."""
-    attempts, _ = target.attempts(run, 0)
-    ends = ((attempt.request.trial, attempt.outcome) for attempt in attempts)
-    return {trial for trial, outcome in ends if outcome is not None and rows.is_out_of_memory(outcome)}
+    attempts, _ = target.attempts(run, after=0)
+    return {
+        attempt.request.trial
+        for attempt in attempts
+        if attempt.outcome is not None and rows.is_out_of_memory(attempt.outcome)
+    }
 
 
 def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> Earlier:
@@ -164,12 +168,12 @@ class _ReuseSearch:
             self._notes.append(f"reuse: nothing of {run}, because the data in {parameter} has changed since")
             return
         self._results += earlier.results(run, old_job, rows.newest_attempts(self._target.rows(run)), self._job)
-        attempts, is_active = self._target.attempts(run, 0)
-        pairs = [(attempt.request, attempt.outcome) for attempt in attempts]
-        followable = earlier.followable_run(run, old_job, pairs, self._job)
+        attempts, is_active = self._target.attempts(run, after=0)
+        requests_and_outcomes = [(attempt.request, attempt.outcome) for attempt in attempts]
+        followable = earlier.followable_run(run, old_job, requests_and_outcomes, self._job)
         self._followable_runs.append(followable)
-        if self._job.population is None:  # its members continue from checkpoints of others
-            self._beginnings += _beginnings(self._target, followable, old_job, pairs, is_active, self._job, self._notes)
+        if self._job.population is None:  # members of a population start from checkpoints of each other instead
+            self._beginnings += self._new_beginnings(followable, old_job, requests_and_outcomes, is_active)
 
     def reusable(self) -> Earlier:
         """Return what the new run takes over from the added runs, and add notes for the user.
@@ -182,8 +186,8 @@ class _ReuseSearch:
         self._notes.append(
             f"reuse: {errors.counted(len(self._results), 'result')} of earlier runs with the same code, data and seed"
         )
-        has_any = self._results or self._beginnings or any(run.answered_count for run in self._followable_runs)
-        followed = self._followed() if has_any else ()
+        is_anything_reusable = self._results or self._beginnings or any(run.answered_count for run in self._followable_runs)
+        followed = self._followed() if is_anything_reusable else ()
         if not self._results and not self._beginnings and not followed:
             if note := _difference_note(self._target, self._plan):
                 self._notes.append(note)
@@ -195,31 +199,63 @@ class _ReuseSearch:
         ]
         longest: dict[tuple[str, int | None], Beginning] = {}
         for beginning in sorted(self._beginnings, key=lambda beginning: beginning.step, reverse=True):
-            seed = beginning.seed if self._job.pruner.promotes else None  # see `Ledger._beginning`
+            # With promotion, a trial may have begun in the new run, so it can only continue one with the same seed.
+            seed = beginning.seed if self._job.pruner.promotes else None
             longest.setdefault((keys.key(beginning.params), seed), beginning)
         if longest:
             self._notes.append(f"reuse: {errors.counted(len(longest), 'checkpoint')} of earlier runs to start trials from")
         self._add_repeated_note(followed)
-        return Earlier((), tuple(self._results), tuple(longest.values()), followed)
+        return Earlier(history=(), results=tuple(self._results), beginnings=tuple(longest.values()), followed=followed)
+
+    def _new_beginnings(
+        self,
+        followable: FollowableRun,
+        old_job: Job,
+        attempts: Iterable[tuple[TrialRequest, TrialOutcome | None]],
+        is_active: bool,
+    ) -> list[Beginning]:
+        """Return the checkpoints of an earlier run from which trials of the new run can start, and add notes.
+
+        Args:
+            followable: Attempts of the earlier run that the new one may follow.
+            old_job: Job of the earlier run.
+            attempts: Its attempts.
+            is_active: Whether its controller works.
+        """
+        run, job = followable.run, self._job
+        offset = 1 if _counts_from_0(self._target, run) else 0  # then its checkpoint of step 3 is of four steps
+        beginnings, lacking_count = earlier.beginnings(run, old_job, attempts, job, offset, followable.answered)
+        if lacking_count:
+            trials = errors.counted(lacking_count, "unfinished trial")
+            self._notes.append(f"reuse: {trials} of {run} cannot be continued, because no checkpoint is left or recorded")
+        if not beginnings:
+            return []
+        obstacle = "it is active, and its checkpoints may change"
+        if not is_active:
+            obstacle = self._target.checkpoint_obstacle(run, old_job, job)
+        if obstacle:
+            self._notes.append(f"reuse: no checkpoints of {run}: {obstacle}")
+            return []
+        return beginnings
 
     def _add_repeated_note(self, followed: Iterable[EarlierAttempt]) -> None:
         """Add notes that say how many attempts of the earlier run need no training, and how many of these have failed."""
-        repeated = [(attempt.run, attempt.outcome) for attempt in followed if attempt.outcome is not None]
-        if not repeated:
+        ended_attempts = [attempt for attempt in followed if attempt.outcome is not None]
+        if not ended_attempts:
             return
-        ends, (run, _) = errors.counted(len(repeated), "attempt"), repeated[0]
-        self._notes.append(f"reuse: {ends} of {run} repeated without training, as long as the search decides the same")
-        if failed_count := sum(outcome.failure is not None for _, outcome in repeated):
+        attempts, run = errors.counted(len(ended_attempts), "attempt"), ended_attempts[0].run
+        self._notes.append(f"reuse: {attempts} of {run} repeated without training, as long as the search decides the same")
+        if failed_count := sum(attempt.outcome.failure is not None for attempt in ended_attempts if attempt.outcome):
             self._notes.append(
                 f"reuse: {failed_count} of them failed, and fail again without training; if the cause was not the code, run "
                 f"`platform retry {run} --failed` first"
             )
 
     def _followed(self) -> tuple[EarlierAttempt, ...]:
-        """Return the attempts of the earlier run to follow, with their reports; add a note if they are too many.
+        """Return the attempts of the earlier run to follow, with their reports; add a note if these are too many.
 
-        It is one whose search decides alike, if there is one with an end that is repeated, and of several the one with the
-        most such ends.
+        The run that saves the most training is followed: the one with the most attempts whose ends can be repeated. One
+        whose search makes the same decisions as the new run's goes before all others.
         """
         chosen = max(
             self._followable_runs,
@@ -231,7 +267,7 @@ class _ReuseSearch:
         try:
             reports = _reports(self._target, chosen.run)
         except (RunNotFound, LedgerError, TargetError):
-            return ()  # as in `_reusable`
+            return ()  # the run was deleted in the meantime, or is damaged
         if reports is None:
             limits = f"{MAX_REPORTS:,} reports, or {MAX_VALUES:,} values in them"
             self._notes.append(f"reuse: the decisions of {chosen.run} are not repeated: it has more than {limits}")
@@ -272,7 +308,7 @@ def _difference_note(target: Target, plan: Plan) -> str:
                 continue
             lines = target.differences(dataclasses.replace(plan, run=run)) or []
         except (InputError, LedgerError, TargetError):
-            continue  # see `_reusable`
+            continue  # the run was deleted in the meantime, or is damaged
         differences = [errors.shortened(line, _MAX_DIFFERENCE) for line in lines if _affects_results(line)]
         if not differences:
             return ""
@@ -283,48 +319,21 @@ def _difference_note(target: Target, plan: Plan) -> str:
 
 
 def _affects_results(difference: str) -> bool:
-    """Return whether a difference of two runs, see `Target.differences`, prevents that one takes results of the other."""
+    """Return whether a difference of two runs prevents that one takes results of the other.
+
+    Args:
+        difference: Line of `Target.differences`: "code: FILE: …", or a field of the job and its values.
+    """
     section = difference.partition(": ")[0].partition(".")[0]
     if section == "code":
-        return not difference.startswith((f"code: {pack.JOB}:", "code: modes"))  # as in `Pack.identity`
-    is_image = difference.startswith("cluster.image: ")
+        # The job's file and the modes of files are no part of the code's identity; see `Pack.identity`.
+        return not difference.startswith((f"code: {pack.JOB}:", "code: modes"))
+    is_image = difference.startswith("cluster.image: ")  # the only field of `cluster` that affects results
     return is_image or section == "params" or section not in earlier.IGNORED_FIELDS
 
 
-def _beginnings(
-    target: Target,
-    followable: FollowableRun,
-    old_job: Job,
-    attempts: Iterable[tuple[TrialRequest, TrialOutcome | None]],
-    is_active: bool,
-    job: Study,
-    notes: list[str],
-) -> list[Beginning]:
-    """Return the checkpoints of an earlier run from which trials of a new one can start, and add notes for the user.
-
-    Args:
-        target: Target of both runs.
-        followable: Attempts of the earlier run that the new one may follow.
-        old_job: Job of the earlier run.
-        attempts: Its attempts.
-        is_active: Whether its controller works.
-        job: Job of the new run.
-        notes: List to which this adds notes for the user.
-    """
-    run, offset = followable.run, int(_counts_from_0(target, followable.run))
-    beginnings, lacking_count = earlier.beginnings(run, old_job, attempts, job, offset, followable.answered)
-    if lacking_count:
-        trials = errors.counted(lacking_count, "unfinished trial")
-        notes.append(f"reuse: {trials} of {run} cannot be continued, because no checkpoint is left or recorded")
-    obstacle = "it is active, and its checkpoints may change" if is_active else target.checkpoint_obstacle(run, old_job, job)
-    if beginnings and obstacle:
-        notes.append(f"reuse: no checkpoints of {run}: {obstacle}")
-        return []
-    return beginnings
-
-
 def _counts_from_0(target: Target, run: str) -> bool:
-    """Whether the code of an earlier run counts steps from 0, by its first reports."""
+    """Return whether the code of a run counts steps from 0. Its first reports show that."""
     mark = 0
     while page := target.curves(run, mark, _PAGE):
         if reports := system_metrics.without_samples(page):

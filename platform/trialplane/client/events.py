@@ -151,8 +151,8 @@ def _read_progress(target: Target, run: str, after: int) -> _Progress:
         if not target.remote or not observed.is_active:
             raise
         # The ledger is unavailable, which the status reports, and may answer later.
-        return _Progress(observed, [], is_alive=True, position=after)
-    return _Progress(observed, attempts, is_alive, reading.newest_end_number(attempts, after))
+        return _Progress(observed, attempts=[], is_alive=True, position=after)
+    return _Progress(observed, attempts, is_alive, position=reading.newest_end_number(attempts, after))
 
 
 class _ReportedEvents:
@@ -192,7 +192,7 @@ def history(target: Target, run: str) -> list[Moment]:
     ledger yet, and of one that never started or was lost.
     """
     job = target.job(run)
-    progress = _read_progress(target, run, 0)
+    progress = _read_progress(target, run, after=0)
     changes, status = target.changes(run), progress.observed.status
     moments = [Moment(change.at, change.description, change.by) for change in changes]
     if not changes and status.created:  # else the submission is the first change

@@ -55,9 +55,9 @@ def study_order_line(run: str, job: Job, **destination: Any) -> str:
     """
     order = StudyOrder(
         run,
-        tuple(objective.direction for objective in job.objectives),
-        tuple(objective.metric for objective in job.objectives),
-        {"job": job.name, "kind": job.kind, "spec": job.model_dump_json()},
+        directions=tuple(objective.direction for objective in job.objectives),
+        metrics=tuple(objective.metric for objective in job.objectives),
+        attributes={"job": job.name, "kind": job.kind, "spec": job.model_dump_json()},
         # Optuna has no normal distribution, so such parameters become uniform ones over these ranges.
         ranges={name: Range(*parameter.ends, parameter.log) for name, parameter in job.search.normal_parameters.items()},
         **destination,
@@ -106,11 +106,6 @@ def check_installed(*libraries: str, extra: str = "local") -> None:
         raise InputError(f"{', '.join(missing)} cannot be found; pip install 'trialplane[{extra}]'")
 
 
-def process_environ() -> dict[str, str]:
-    """Return the environment variables of the exporting process."""
-    return protobuf.controller_env(os.environ)
-
-
 def export(target: Target, run: str, url: str) -> None:
     """Write a run as a study into a database, or bring an MLflow up to date with it.
 
@@ -130,7 +125,7 @@ def export(target: Target, run: str, url: str) -> None:
     _check_folder(url)
     job = target.job(run)
     line, _ = changes_line(target, run, job, Position())
-    process = _run(COMMAND, study_order_line(run, job, url=url) + line, process_environ())
+    process = _run(COMMAND, study_order_line(run, job, url=url) + line, protobuf.controller_env(os.environ))
     if process.returncode == errors.EXIT_BAD_INPUT:
         raise InputError(process.stderr.strip())
     if process.returncode == errors.EXIT_PLATFORM:
@@ -179,15 +174,17 @@ def export_to_mlflow(target: Target, run: str, uri: str, report: str = "") -> No
 
 def _mlflow_order(target: Target, run: str) -> Order:
     """Return the order to export a run to an MLflow, with all of its records."""
-    ledger_attempts, is_alive = target.attempts(run, 0)
+    ledger_attempts, is_alive = target.attempts(run, after=0)
     reports = target.curves(run)  # read last, so that an ended attempt has all of its reports
     observed = target.observe(run)
     end = None
     if observed is not None and not is_alive:
         status = observed.status
-        end = End(status.state, status.reason, status.ended or status.updated)
+        end = End(status.state, status.reason, time=status.ended or status.updated)
     # Optuna's view of an attempt is left out ("{}"), because MLflow gets only results.
-    stored = tuple(StoredAttempt(attempt.request, attempt.outcome, attempt.end_number, "{}") for attempt in ledger_attempts)
+    stored = tuple(
+        StoredAttempt(attempt.request, attempt.outcome, attempt.end_number, optuna="{}") for attempt in ledger_attempts
+    )
     return Order(copy=Copy(stored, tuple(reports)), end=end)
 
 
@@ -225,7 +222,7 @@ def register(registration: Registration, uri: str, token: str = "") -> str:
     check_installed("mlflow", "sqlalchemy")
     variables = {"MLFLOW_DISABLE_TELEMETRY": "true", env.MLFLOW_TRACKING_URI: uri}
     inherited = dict(os.environ)
-    if token:
+    if token:  # MLflow is reached through a port of this machine (`client.pages`), which accepts no other credentials
         variables |= {env.MLFLOW_TOKEN: token, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         for name in _OTHER_CREDENTIALS:
             inherited.pop(name, None)

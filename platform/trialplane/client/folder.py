@@ -78,18 +78,13 @@ def discard(run: RunPaths) -> None:
     if trash.exists():  # the job has made folders inaccessible
         for parent, names, _ in os.walk(trash):
             for name in names:
-                _allow_access(Path(parent) / name)
+                allow_access(Path(parent) / name)
         shutil.rmtree(trash, ignore_errors=True)
     if trash.exists():
         raise InputError(f"{run.root.name} is deleted, but not all of its files can be removed: see {trash}")
 
 
-def allow_access(run: RunPaths) -> None:
-    """Restore this user's access to the folder of a run, so that its lock can be read before it is deleted."""
-    _allow_access(run.root)
-
-
-def _allow_access(folder: Path) -> None:
+def allow_access(folder: Path) -> None:
     """Let this user read and write a folder. Do nothing if it is another user's."""
     if not folder.is_symlink():
         with contextlib.suppress(OSError):  # a later failure reports it
@@ -172,14 +167,14 @@ def load_submission(run: RunPaths) -> Mapping[str, Any]:
         RunDamaged: The file is missing or damaged.
     """
     try:
-        facts = json.loads(run.submission.read_bytes())
+        facts: dict[str, Any] = json.loads(run.submission.read_bytes())
         if not (math.isfinite(facts["submitted"]) and isinstance(facts["code_hash"], str)):
             raise ValueError("it has no time or no code")
     except (OSError, ValueError) as error:
         raise damage_error(run, run.submission, error) from error
     except (KeyError, TypeError) as error:
         raise damage_error(run, run.submission, f"is not valid ({type(error).__name__}: {error})") from error
-    return {**facts}
+    return facts
 
 
 def differences(run: RunPaths, plan: Plan) -> list[str]:

@@ -125,8 +125,8 @@ def function_job(function: Function, params: Collection[str]) -> FunctionJob:
 def _optuna_job(objective: types.FunctionType, module: str, params: Collection[str]) -> FunctionJob:
     """Return the job of an objective of Optuna; `module` is the text of its module."""
     job = _job_fields(f"optuna:{_MODULE}:{objective.__name__}", dict.fromkeys(params))
-    files = {load.FILE: job, f"{_MODULE}.py": module}
-    return FunctionJob(planning.slug(objective.__name__), (), (), is_open=True, origin=_origin(objective), files=files)
+    name, files = planning.slug(objective.__name__), {load.FILE: job, f"{_MODULE}.py": module}
+    return FunctionJob(name, arguments=(), required=(), is_open=True, origin=_origin(objective), files=files)
 
 
 def _job_fields(entrypoint: str, params: Mapping[str, Any]) -> str:

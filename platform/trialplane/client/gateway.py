@@ -89,7 +89,7 @@ class Gateway:
             raise self._unreadable_status_error(run, str(error)) from error
         if invalid_field := records.mistyped_field(status):
             raise self._unreadable_status_error(run, f"an invalid value for `{invalid_field}`")
-        return LedgerStatus(status, bool(data["alive"]), desired)
+        return LedgerStatus(status, alive=bool(data["alive"]), desired=desired)
 
     def job(self, run: str) -> bytes | None:
         """Return the resolved job as JSON."""
@@ -149,7 +149,7 @@ class Gateway:
             return _error(answer) or ""
         self._checked_response(answer)
         next_offset = int(answer.headers.get("x-trialplane-next", offset + len(answer.data)))
-        return Piece(answer.data, next_offset, answer.headers.get("x-trialplane-growing") == "1")
+        return Piece(answer.data, next_offset, is_growing=answer.headers.get("x-trialplane-growing") == "1")
 
     def forget(self, run: str) -> bool:
         """Request the removal of a run, which the operator carries out. Return False if the run is unknown.

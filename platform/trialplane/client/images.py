@@ -76,9 +76,9 @@ def find_source(start: Path) -> Source:
         raise InputError(f"there is no {DOCKERFILE} in {start} or above it; run this in the platform's repository")
     revision = _git(root, "rev-parse", "HEAD")
     if not revision:
-        return Source(root, "", datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+        return Source(root, revision="", created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
     is_dirty = bool(_git(root, "status", "--porcelain"))
-    return Source(root, revision + ("-dirty" if is_dirty else ""), _git(root, "log", "-1", "--format=%cI"))
+    return Source(root, revision=revision + ("-dirty" if is_dirty else ""), created=_git(root, "log", "-1", "--format=%cI"))
 
 
 def build(
@@ -102,7 +102,7 @@ def build(
         arguments["PACKAGES"] = " ".join(packages)
     for name, value in arguments.items():
         argv += ["--build-arg", f"{name}={value}"]
-    return Command((*argv, *_index_arguments(), "."), builder, source.root)
+    return Command(argv=(*argv, *_index_arguments(), "."), environ=builder, folder=source.root)
 
 
 def layer_tag(requirements: Requirements, tag: str) -> str:
@@ -123,7 +123,8 @@ def layer(requirements: Requirements, folder: Path, tag: str, builder: Mapping[s
         InputError: A variable with a package index has a user name or a password.
     """
     argv = ["docker", "build", "--file", "-", "--tag", image("trial", layer_tag(requirements, tag))]
-    return Command((*argv, *_index_arguments(), "."), builder, folder, layer_dockerfile(requirements, image("trial", tag)))
+    dockerfile = layer_dockerfile(requirements, base=image("trial", tag))
+    return Command(argv=(*argv, *_index_arguments(), "."), environ=builder, folder=folder, stdin=dockerfile)
 
 
 def layer_dockerfile(requirements: Requirements, base: str) -> str:

@@ -87,28 +87,23 @@ class KubernetesTarget:
         """Return issues that prevent a run here, and warnings. Start and write nothing."""
         site = self.objects.site
         if job is None:
-            return CheckResult([], [])
-        # The RayCluster of a run without code, whose pods need the same resources.
-        plan = Plan("check", job, Pack(b"", "", ()), Provenance("", "", ""))
-        ray_cluster = raycluster.raycluster(plan, site)
+            return CheckResult(issues=[], warnings=[])
+        ray_cluster = raycluster.raycluster(Plan.without_code("check", job), site)  # whose pods need the same resources
         # Objects that this user may not list are not checked. The status of a waiting run shows the reason later.
-        list_objects = self._list_if_allowed
-        queue = job.cluster.queue or site.queue
-        snapshot = preflight.ClusterSnapshot(
-            nodes=list_objects(kinds.NODE),
-            queues=_names(list_objects(kinds.LOCAL_QUEUE)) if queue else None,
-        )
+        has_queue = job.cluster.queue or site.queue
+        queues = _names(self._list_if_allowed(kinds.LOCAL_QUEUE)) if has_queue else None
+        snapshot = preflight.ClusterSnapshot(nodes=self._list_if_allowed(kinds.NODE), queues=queues)
         issues, warnings = preflight.check(job, ray_cluster, snapshot)
         issues += [*preflight.chart_issues(job, site), *preflight.notify_issues(job)]
         return CheckResult(issues, [*warnings, *saving.warnings(job, site.checkpoints)])
 
     def missing_checkpoint(self, run: str, job: Job) -> str:
         """Return the reason why a training of `job` would find no checkpoint of the training `run`."""
-        defaults, old_job = self.objects.site.checkpoints, self.job(run)
-        if obstacle := saving.obstacle(run, old_job, job, defaults):
+        defaults = self.objects.site.checkpoints
+        if obstacle := saving.obstacle(run, self.job(run), job, defaults):
             return obstacle
         new_saving = saving.Saving.of(job, defaults)
-        if new_saving is None or not new_saving.is_volume:
+        if new_saving is None or not new_saving.is_volume:  # the content of an object store is not checked
             return ""
         if not new_saving.claim:
             return f"the checkpoints of {run} were lost with its pods, because the chart has no volume for them"
@@ -134,7 +129,7 @@ class KubernetesTarget:
 
     def describe(self, plan: Plan) -> dict[str, Any]:
         """Return the objects that `apply` would write and start, as plain values to print."""
-        manifests = runs.manifests(plan, self.cluster.namespace, time.time(), self.objects.user)
+        manifests = runs.manifests(plan, self.cluster.namespace, submitted=time.time(), owner=self.objects.user)
         return {"apiVersion": "v1", "kind": "List", "items": manifests}
 
     def runs(self) -> list[str]:
@@ -186,7 +181,7 @@ class KubernetesTarget:
 
     def ended_rows(self, run: str, after: int) -> EndedRows:
         """Return the attempts that ended after the position `after` (0 at first)."""
-        return self.gateway.ends(run, after) or EndedRows(after, [])  # None: the run is not in the ledger yet
+        return self.gateway.ends(run, after) or EndedRows(position=after, rows=[])  # None: the run is not in the ledger yet
 
     def attempts(self, run: str, after: int) -> AttemptsRead:
         """Return running attempts and those that ended after the position `after`, with Optuna's view of them."""
@@ -209,7 +204,7 @@ class KubernetesTarget:
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
         """Return the lines of a log, with line ends. With `follow`, wait for more until the run or the attempt has ended."""
         self._known_view(run)  # raises if the run is unknown
-        piece_or_reason = self.gateway.log(run, which, 0)
+        piece_or_reason = self.gateway.log(run, which, offset=0)
         # A log that does not exist yet is awaited at the gateway if the caller follows an active run.
         if not isinstance(piece_or_reason, str) or (follow and self.is_active(run)):
             return remote_log.gateway_lines(self.gateway, run, which, lambda: follow and self.is_active(run))
@@ -260,8 +255,8 @@ class KubernetesTarget:
         fields: dict[str, Any] = {"now": now or None}  # None removes the field
         if parallel is not None:
             fields["parallel"] = parallel
-        would_revoke_cancel = state is RunState.PAUSED and view.desired.state is RunState.CANCELLED
-        if state is not None and not would_revoke_cancel:  # a cancel is final
+        would_revoke_cancel = state is RunState.PAUSED and view.desired.state is RunState.CANCELLED  # a cancel is final
+        if state is not None and not would_revoke_cancel:
             fields["state"] = runs.state_name(state)
         self._change(view.run, **fields)
 
@@ -392,7 +387,7 @@ class KubernetesTarget:
             ledger_answer = gateway.status(run)
         except TargetError as error:
             if run_object is not None:
-                return RunSources(run_object, None, alive=False, gateway_problem=str(error), desired=desired)
+                return RunSources(run_object, status=None, alive=False, gateway_problem=str(error), desired=desired)
             if isinstance(error, RunDamaged):  # its message is more specific
                 raise
             explanation = f"Without the gateway, only runs with a Run object can be read, and {run} has none"
@@ -404,7 +399,7 @@ class KubernetesTarget:
             )
         if run_object is None:
             return None
-        return RunSources(run_object, None, alive=False, gateway_problem="", desired=desired)
+        return RunSources(run_object, status=None, alive=False, gateway_problem="", desired=desired)
 
     def _known_view(self, run: str) -> RunSources:
         """Return a snapshot of a run from both sources. Raise RunNotFound for an unknown run."""
@@ -423,7 +418,7 @@ class KubernetesTarget:
         if job is None or facts is None or code is None:
             self._known_view(run)  # raises if the run is unknown
             raise TargetError(f"the ledger has no submission of {run}; submit it again under another name")
-        return Submission(job_kinds.read(job), facts, code)
+        return Submission(job=job_kinds.read(job), facts=facts, code=code)
 
     def _list_if_allowed(self, kind: kinds.ObjectKind) -> list[dict[str, Any]] | None:
         """Return all objects of a kind. None if this user may not list them."""
@@ -435,10 +430,11 @@ class KubernetesTarget:
 
 def _plan(run: str, job: Job, submission: Submission) -> tuple[Plan, float]:
     """Return the plan of a submitted run with its current job, and the time of submission."""
+    code, facts = submission.code, submission.facts
     field_names = {field.name for field in dataclasses.fields(Provenance)}
-    origin = Provenance(**{key: value for key, value in submission.facts.items() if key in field_names})
-    pack = Pack(submission.code, str(submission.facts.get("code_hash", "")), tuple(changing.contents(submission.code)))
-    return Plan(run, job, pack, origin), float(submission.facts.get("submitted") or time.time())
+    provenance = Provenance(**{key: value for key, value in facts.items() if key in field_names})
+    pack = Pack(data=code, sha256=str(facts.get("code_hash", "")), files=tuple(changing.contents(code)))
+    return Plan(run, job, pack, provenance), float(facts.get("submitted") or time.time())
 
 
 def _names(objects: list[dict[str, Any]] | None) -> frozenset[str] | None:

@@ -154,7 +154,8 @@ class LocalTarget:
         if not alive:
             status = self._inactive_status(files, status)
         controller = self._controllers.get(run)  # only if this process has started it
-        return Observation(status, alive, Desired(), None if controller is None else controller.poll())
+        exit_code = None if controller is None else controller.poll()
+        return Observation(status, is_active=alive, desired=Desired(), exit_code=exit_code)
 
     def _inactive_status(self, files: RunPaths, status: RunStatus) -> RunStatus:
         """Return the status of an inactive run, with counts and best trial of its ledger.
@@ -169,7 +170,7 @@ class LocalTarget:
         # This takes the place of an operator's view: a run whose controller was killed counts as paused.
         reason = f"the controller is not running (killed?); `platform resume {run}` continues it"
         status = run_status.current(LedgerView(status, desired), OperatorView(RunState.PAUSED, reason))
-        # A failed controller has recorded its last counts; one that succeeded with all trials has recorded all.
+        # A controller that was killed has not written its last counts. After a success with all trials, none is missing.
         is_complete = status.state is RunState.SUCCEEDED and status.ended_trials == status.trials
         job = folder.load_job(files)
         if not is_complete and files.ledger.exists():
@@ -218,7 +219,7 @@ class LocalTarget:
         files = self._find(run)
         position, ended_attempts = results.ended_attempts(files.ledger, run, after)
         if not ended_attempts:  # the usual case while a display polls, which then need not read the job
-            return EndedRows(position, [])
+            return EndedRows(position, rows=[])
         job = folder.load_job(files)
         return EndedRows(position, [reading.row(job, attempt, alive=True) for attempt in ended_attempts])
 
@@ -266,12 +267,11 @@ class LocalTarget:
 
     def _missing_log_error(self, run: str, which: Log, file: Path) -> InputError:
         """Return the error for a log that does not exist."""
-        hint = f"`platform results {run}` shows the {self.job(run).noun}s"
-        if which.worker is not None:
-            hint = (
-                f"worker {which.worker} has not worked in iteration {which.trial}; `platform logs {run}` shows the work of "
-                "each"
-            )
+        if which.worker is None:
+            hint = f"`platform results {run}` shows the {self.job(run).noun}s"
+        else:
+            absence = f"worker {which.worker} has not worked in iteration {which.trial}"
+            hint = f"{absence}; `platform logs {run}` shows the work of each"
         yet = " yet" if self.is_active(run) else ""
         return InputError(f"there is no log {file}{yet}; {hint}")
 
@@ -331,8 +331,8 @@ class LocalTarget:
         """
         run = files.root.name
         if controller is not None:
-            # Before the mark `cancelled` is written. If the mark stayed although the controller cannot be signaled, a later
-            # pause would count as a cancel.
+            # Checked before the mark `cancelled` is written: with a mark, but without a signal, the run would go on, and its
+            # next pause would count as a cancel.
             process.check_reach(run, controller)
         status = self._last_status(files)
         if controller is None:
@@ -364,7 +364,7 @@ class LocalTarget:
         files = self._find(run)
         if not forget:
             return
-        folder.allow_access(files)
+        folder.allow_access(files.root)  # so that the lock of the controller can be read
         if process.active_controller(files) is not None:
             raise target.active_run_error(run)
         folder.discard(files)
@@ -460,6 +460,6 @@ def _pieces(file: Path, is_growing: Callable[[], bool]) -> Iterator[bytes]:
             with file.open("rb") as handle:
                 handle.seek(offset)
                 data = handle.read(logs.PIECE)
-        return Piece(data, offset + len(data), may_grow)
+        return Piece(data, next=offset + len(data), is_growing=may_grow)
 
     return logs.follow(read, _POLL)

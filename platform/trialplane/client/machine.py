@@ -49,7 +49,7 @@ class Machine:
         """Return the properties of this machine. Nothing is written to find them."""
         folder, read_problem = _nearest_folder(home)
         return cls(
-            cores=cores(),
+            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             gpus=gpus(),
             memory=_memory(),
             missing=tuple(name for name in _LIBRARIES if importlib.util.find_spec(name) is None),
@@ -67,7 +67,7 @@ class Machine:
         """
         issues = self._platform_issues(home)
         if job is None:
-            return CheckResult(issues, [])
+            return CheckResult(issues, warnings=[])
         return CheckResult([*issues, *self._gpu_issues(job), *_price_issues(job)], self._warnings(job))
 
     def _platform_issues(self, home: Path) -> list[Issue]:
@@ -97,8 +97,8 @@ class Machine:
         The checks go from one pod to the whole job: a pod needs too many, the nodes of one trial together do, or all trials
         and other roles that run at the same time do.
         """
-        issues = (self._pod_gpu_issue(job), self._node_gpu_issue(job), self._total_gpu_issue(job))
-        return [issue for issue in issues if issue is not None][:1]
+        issue = self._pod_gpu_issue(job) or self._node_gpu_issue(job) or self._total_gpu_issue(job)
+        return [] if issue is None else [issue]
 
     def _pod_gpu_issue(self, job: Job) -> Issue | None:
         """Return an issue if one pod of a role needs more GPUs than this machine has."""
@@ -131,7 +131,7 @@ class Machine:
         if first.resources.gpu_count:
             possible_replicas = first.resources.most_trials(max(0, free_gpus)) // first.nodes
         required = " and ".join(_request_text(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
-        advice = f"{job.width_option} {possible_replicas}" if possible_replicas else job.gpu_advice(first.field, 0)
+        advice = f"{job.width_option} {possible_replicas}" if possible_replicas else job.gpu_advice(first.field, gpus=0)
         suffix = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"
         message = (
             f"{required} do not fit this machine, which has {self.gpus}, enough for {possible_replicas}{suffix}; {advice}"
@@ -160,11 +160,11 @@ class Machine:
         in_flight = max(role.in_flight_bytes for role in job.roles())
         if not in_flight or self.shm is None:
             return []
-        required_store = max(sizes.object_store(role) for role in job.roles())
-        if sizes.local_object_store(job, self.shm) >= required_store:
+        required_store_bytes = max(sizes.object_store(role) for role in job.roles())
+        if sizes.local_object_store(job, self.shm) >= required_store_bytes:
             return []
         requested_mib, free_mib = in_flight // sizes.MIB, self.shm // sizes.MIB
-        # The size of the object store (see `sizes.object_store`), solved for `collect.in_flight`.
+        # `sizes.object_store` returns the size of a store for `collect.in_flight`; this is its inverse.
         fitting_mib = int((self.shm // 2 - sizes.OBJECT_STORE) / sizes.STORE_FACTOR) // sizes.MIB
         return [
             f"collect.in_flight is {requested_mib} MiB, and /dev/shm has {free_mib} MiB left, half of it "
@@ -194,13 +194,6 @@ def _request_text(role: Role, amount: str) -> str:
     if role.nodes > 1:
         distribution = f" on each of {role.nodes} nodes"
     return f"{role.count_text} with {amount}{distribution}"
-
-
-def cores() -> int:
-    """Return the number of CPU cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def gpus() -> int:

@@ -39,7 +39,7 @@ _RESPONSE_HEADERS = (
 
 
 class Pages:
-    """A server of pages, which runs in a thread until it is closed.
+    """A server of pages, which runs in a thread during the context.
 
     Args:
         source: Function that answers an authorized request.
@@ -114,8 +114,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         """Answer a request: open the page if it has the secret in its URL, forward it if it has the cookie."""
-        text = self.headers.get("Content-Length", "0")
-        length = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else MAX_BODY + 1
+        length_text = self.headers.get("Content-Length", "0")
+        is_valid_length = length_text.isascii() and length_text.isdigit() and len(length_text) < 10
+        length = int(length_text) if is_valid_length else MAX_BODY + 1  # which is refused
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         path, _, query = self.path.partition("?")
         # Only the name of the host is checked, because the port may be forwarded from another machine.

@@ -81,7 +81,7 @@ def active_controller(run: RunPaths) -> Holder | None:
     if lock_record is None:  # a controller may be starting: it takes the lock after the start of Ray
         return newest.holder if newest.may_start else None
     holder = Holder.read(lock_record)
-    # Somebody holds the lock, but its record may still be that of an earlier holder.
+    # Somebody holds the lock, but has perhaps not written its record yet: then the record is empty or of an earlier holder.
     is_outdated = not holder.pid or (holder.is_visible and not holder.is_alive)
     return newest.holder if is_outdated and newest.holder.pid else holder
 
@@ -168,7 +168,7 @@ def _newest_controller(run: RunPaths) -> _StartedController:
         text = run.controller.read_bytes()
         return _StartedController(Holder.read(text), float(json.loads(text)["started"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return _StartedController(Holder(), 0.0)
+        return _StartedController(Holder(), started=0.0)
 
 
 def _lock_holder(lock: Path) -> bytes | None:

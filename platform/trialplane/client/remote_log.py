@@ -38,9 +38,9 @@ def gateway_lines(gateway: Gateway, run: str, which: Log, is_active: Callable[[]
         except TargetError:
             if not active:
                 raise
-            return Piece(b"", offset, True)
+            return Piece(data=b"", next=offset, is_growing=True)
         if isinstance(piece, str):
-            return Piece(b"", offset, active)
+            return Piece(data=b"", next=offset, is_growing=active)
         # A controller's log may continue in a new head pod, even if its writer has ended.
         return dataclasses.replace(piece, is_growing=active and (piece.is_growing or which.trial is None))
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from trialplane.client.events import Event, Moment
 
 _PATIENCE = 60.0  # seconds for a run to end, without saving checkpoints
-_LAST_POLL = 0.25  # seconds between two reads of a run that is about to end, so that its end is seen at once
-_LAST_POLLS = 40  # such reads; an end may be overdue for long
 _GRACE = 300.0  # seconds for saving them if the job sets no grace period; more than a chart usually grants
+_LAST_POLL = 0.25  # seconds between two reads of a run that is about to end, so that its end is seen at once
+_MAX_LAST_POLLS = 40  # such reads in all: the estimated end may be overdue for long
 
 
 class SubmissionOutcome(enum.Enum):
@@ -62,7 +62,7 @@ def submit(to_target: Target, plan: Plan) -> SubmissionOutcome:
         to_target.apply(plan)
         return SubmissionOutcome.NEW
     has_ended_without_trials = not (existing.is_active or existing.status.ended_trials or to_target.rows(name))
-    if has_ended_without_trials:
+    if has_ended_without_trials:  # nothing is lost with it, so the name is free again even for another spec
         to_target.remove(name, forget=True)
         to_target.apply(plan)
         return SubmissionOutcome.REPLACED
@@ -133,16 +133,19 @@ class RunHandle:
 
     def watch(self) -> Iterator[RunStatus]:
         """Yield the status about once a second, more often near the end, until the run is no longer active."""
-        last_polls = _LAST_POLLS
+        last_polls = 0
         while True:
             observed = self.observe()
             yield observed.status
             if not observed.is_active:
                 return
-            eta = observed.status.eta
-            is_near_end = eta is not None and eta < 2 * self.target.poll and last_polls > 0
-            last_polls -= is_near_end
-            time.sleep(min(self.target.poll, _LAST_POLL) if is_near_end else self.target.poll)
+            seconds_left = observed.status.eta
+            is_near_end = seconds_left is not None and seconds_left < 2 * self.target.poll
+            pause = self.target.poll
+            if is_near_end and last_polls < _MAX_LAST_POLLS:
+                last_polls += 1
+                pause = min(pause, _LAST_POLL)
+            time.sleep(pause)
 
     def wait(self, timeout: float | None = None, *, progress: bool = False) -> RunStatus:
         """Wait until the run has ended or is paused.
@@ -276,12 +279,7 @@ class RunHandle:
 
     def front(self) -> list[TrialRow]:
         """List the Pareto-optimal trials, or with one objective the best trial. Empty if no trial has a result."""
-        job = self.job
-        trials = rows.newest_attempts(self.attempts())
-        if len(job.objectives) > 1:
-            return rows.rank(job, rows.pareto_front(job, trials))
-        best = rows.best_trial(job, trials)
-        return [] if best is None else [best]
+        return rows.front(self.job, rows.newest_attempts(self.attempts()))
 
     def study(self) -> optuna.Study:
         """Copy all attempts to an Optuna study in memory, for `optuna.visualization` and `optuna.importance`.
@@ -491,6 +489,7 @@ class RunHandle:
                 f"the run {name} is running; `platform status {name}` shows it, `platform cancel {name}` ends it"
             )
         recorded_job = self.job
+        # `scale` does not change the recorded job, so the newest number of parallel trials is in the state of the run.
         scaled_width = observed.desired.parallel or observed.status.parallel or recorded_job.width
         old_job = recorded_job.widened(scaled_width)
         new_job = self._changed_job(old_job, changes or {}, sets)
@@ -515,7 +514,7 @@ class RunHandle:
         if not self.is_active():
             self.resume(sets=sets)
             return
-        self._changed_job(self.job, {}, sets)  # only to raise before the pause; `resume` applies the changes
+        self._changed_job(self.job, changes={}, sets=sets)  # only to raise before the pause; `resume` applies them
         is_paused = self.pause().state is RunState.PAUSED
         try:
             self.resume(sets=sets)
@@ -571,13 +570,15 @@ class RunHandle:
     def exit_code(self) -> int:
         """Exit code of the run, as in `errors`: that of its state, or the controller's if the controller failed."""
         observed = self.observe()
-        if observed.exit_code in (errors.EXIT_BAD_INPUT, errors.EXIT_PLATFORM):
-            return observed.exit_code
-        state, code = observed.status.state, observed.exit_code or 0
+        controller_code, state = observed.exit_code, observed.status.state
+        if controller_code in (errors.EXIT_BAD_INPUT, errors.EXIT_PLATFORM):
+            return controller_code
+        # Without the controller's exit code (another process or a cluster started it), the reason says the same.
         if state is RunState.FAILED and observed.status.reason.startswith(states.NO_TRIAL):
-            return errors.EXIT_BAD_INPUT  # without an exit code, because another process or a cluster started the controller
-        if state is RunState.PAUSED and code > 0 and code != state.exit_code:
-            return errors.EXIT_PLATFORM  # the controller failed, and was not stopped by a user
+            return errors.EXIT_BAD_INPUT
+        # A run whose controller crashed counts as paused, but no user has paused it. A negative code is that of a signal.
+        if state is RunState.PAUSED and controller_code not in (None, state.exit_code) and controller_code > 0:
+            return errors.EXIT_PLATFORM
         return state.exit_code
 
     def log_location(self) -> str:

@@ -38,7 +38,7 @@ _UNCHECKED = "no cluster was contacted; after `kubectl apply`, `kubectl get runs
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """Arguments of `Platform.prepare` other than the job, and the name of the script if the job is one."""
+    """Arguments of `Platform.prepare` other than the job and the command, and the name of the script if the job is one."""
 
     name: str | None
     profile: str | None
@@ -113,7 +113,9 @@ class Platform:
             SpecError: The job, its data, the run's name or the target has issues, or a function cannot be sent.
             InputError: The code cannot be packed.
         """
-        request = _Request(name, profile, sets, overrides or {}, params or {}, issues, kind, offline)
+        request = _Request(
+            name, profile, sets, overrides=overrides or {}, params=params or {}, issues=issues, kind=kind, offline=offline
+        )
         if isinstance(job, (str, Path)):
             if (script := _script_path(Path(job))) is not None:
                 request = dataclasses.replace(request, kind=kind or "hpo", script=script.name)
@@ -147,7 +149,7 @@ class Platform:
 
     def _prepare_folder(self, folder: Path, request: _Request, provenance: Provenance) -> PreparedRun:
         """Prepare a job in a folder; see `prepare`."""
-        findings = _Findings(list(request.issues), [])
+        findings = _Findings(issues=list(request.issues), notes=[])
         job = self._check_job(folder, request, findings)
         if request.name is not None:
             findings.issues += planning.check_name(request.name)
@@ -157,7 +159,6 @@ class Platform:
             self._check_target(job, request.name, findings)
         if findings.issues or job is None:
             raise SpecError(findings.issues)
-        notes = findings.notes
         existing_runs = () if request.offline else self.target.runs()
         run = request.name or planning.default_name(job.name, existing_runs, time.localtime())
         plan = planning.plan(job, folder, run, provenance)
@@ -166,8 +167,8 @@ class Platform:
             if gathered.issues:
                 raise SpecError(gathered.issues)
             plan = planning.add_earlier_trials(plan, folder, gathered.earlier)
-            notes += gathered.notes
-        return PreparedRun(plan, (*notes, *job.advice()))
+            findings.notes += gathered.notes
+        return PreparedRun(plan, (*findings.notes, *job.advice()))
 
     def _check_job(self, folder: Path, request: _Request, findings: _Findings) -> Job | None:
         """Return the resolved job of a folder, and add findings about it, its data and its requirements.
@@ -175,7 +176,16 @@ class Platform:
         The job is None if it is invalid.
         """
         try:
-            job = _load_job(folder, request)
+            job = load.load_job(
+                folder,
+                profile=request.profile,
+                sets=request.sets,
+                overrides=request.overrides,
+                params=request.params,
+                environ=os.environ,
+                kind=request.kind,
+                script=request.script,
+            )
         except SpecError as error:
             findings.issues += error.issues
             return None
@@ -321,24 +331,6 @@ class Platform:
             return RunHandle(names[0], self.target)
         self.target.is_active(run)  # raises for an unknown name
         return RunHandle(run, self.target)
-
-
-def _load_job(folder: Path, request: _Request) -> Job:
-    """Return the resolved job of a folder, with the fields that a request changes.
-
-    Raises:
-        SpecError: The job is invalid.
-    """
-    return load.load_job(
-        folder,
-        profile=request.profile,
-        sets=request.sets,
-        overrides=request.overrides,
-        params=request.params,
-        environ=os.environ,
-        kind=request.kind,
-        script=request.script,
-    )
 
 
 def _check_requirements(folder: Path, job: Job, findings: _Findings, *, is_remote: bool) -> None:

@@ -213,7 +213,7 @@ class _Source:
                         return _module_import(module, name)
                     continue
                 module = self._absolute_module(node)
-                if getattr(sys.modules.get(module), alias.name, _MISSING) is value:
+                if getattr(sys.modules.get(module), alias.name, _MISSING) is value:  # no other assignment came after it
                     return _member_import(module, alias.name, name)
         return None
 
@@ -300,7 +300,7 @@ def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
         for child in table.get_children():
             yield from walk(child)
 
-    return set(walk(symtable.symtable(text, "submitted", "exec"))), remover.names
+    return set(walk(symtable.symtable(text, filename="submitted", compile_type="exec"))), remover.names
 
 
 class _AnnotationRemover(ast.NodeTransformer):
@@ -311,7 +311,7 @@ class _AnnotationRemover(ast.NodeTransformer):
         self._in_class = False
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-        """See `ast.NodeTransformer`."""
+        """Remove the annotation of the result, and visit the arguments and the body."""
         self._collect_names(node.returns)
         node.returns = None
         return self._visit_children(node, in_class=False)
@@ -319,17 +319,17 @@ class _AnnotationRemover(ast.NodeTransformer):
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        """See `ast.NodeTransformer`."""
+        """Visit the body, in which annotations of fields stay."""
         return self._visit_children(node, in_class=True)
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
-        """See `ast.NodeTransformer`."""
+        """Remove the annotation of an argument."""
         self._collect_names(node.annotation)
         node.annotation = None
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        """See `ast.NodeTransformer`."""
+        """Replace the annotation of a variable, unless it is a field of a class: a dataclass needs it."""
         if not self._in_class:
             self._collect_names(node.annotation)
             node.annotation = ast.Constant(None)
@@ -364,7 +364,7 @@ def _without_decorators(value: Any) -> Any:
     """Return a decorated function without its decorators, and anything else unchanged."""
     try:
         inner = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
-    except ValueError:  # the object returns itself as any attribute, such as `__wrapped__`
+    except ValueError:  # an object such as a mock, which returns itself as any attribute, also as `__wrapped__`
         return value
     return inner if isinstance(inner, types.FunctionType) else value
 

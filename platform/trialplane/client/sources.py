@@ -93,7 +93,7 @@ class RunSources:
         if run.state.is_active:
             return self._starting_view(run.status.reason)
         reason = run_status.join_reasons(run.status.reason, self.gateway_problem)
-        return OperatorView(run.state, reason, metadata.moment(run.status.since))
+        return OperatorView(run.state, reason, ended=metadata.moment(run.status.since))
 
     def _starting_view(self, reported: str) -> OperatorView:
         """Return the view of a Run whose controller starts; `reported` is the operator's reason, or ""."""
@@ -155,7 +155,7 @@ def _status_of_object(run: Run) -> RunStatus:
     """Return the status of a run that only the API server knows."""
     if run.parsed.job is None or run.parsed.spec is None:
         label = (run.manifest["metadata"].get("labels") or {}).get(names.JOB, "")
-        return RunStatus(run.name, label, RunState.UNKNOWN, trials=0, created=run.created, updated=time.time())
+        return RunStatus(run=run.name, job=label, state=RunState.UNKNOWN, trials=0, created=run.created, updated=time.time())
     pending = planning.pending_status(run.name, run.parsed.job, run.submitted)
     parallel = run.parsed.spec.parallel
     return pending if parallel is None else dataclasses.replace(pending, parallel=parallel)

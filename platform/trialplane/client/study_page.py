@@ -48,13 +48,14 @@ class StudyPage:
         self._page_context = page_context
         self._server = server
         self._job = handle.job
-        self._attempts: dict[int, TrialRow] = {}
+        self._attempts: dict[int, TrialRow] = {}  # by ledger number
         self._reports: list[ReportRow] = []  # without samples of system metrics
         self._mark = 0  # of the last report that was read
         self._end = 0  # number of the last end that was read
-        self._last_importances = Importances([], "")
+        self._last_importances = Importances(shares=[], reason="")
         self._next_importances = 0.0  # number of ended trials from which importances are computed again
-        self._version, self._next_read = 0, 0.0
+        self._version = 0  # of the content
+        self._next_read = 0.0  # time from which the run is read again
         self._status: RunStatus | None = None
         self._importances_seconds = 0.0  # processor time of all importances so far
         self._content: content.Content | None = None
@@ -87,11 +88,10 @@ class StudyPage:
             attempt: Number of the attempt; "" or "0" for the newest.
         """
         try:
-            numbers = [_number(text) for text in (trial, attempt)]
-            lines = self._handle.logs(numbers[0], numbers[1] or None)
+            lines = self._handle.logs(_number(trial), _number(attempt) or None)
             all_lines = itertools.chain([next(lines, "")], lines)  # reading the first line raises if there is no log
         except TrialplaneError as error:
-            return _make_response(str(error), _TEXT, 404)
+            return _make_response(str(error), _TEXT, status=404)
         return _respond(io.BufferedReader(_LineStream(all_lines)), _TEXT)
 
     def add_to(self, source: Source) -> Source:
@@ -155,7 +155,8 @@ class StudyPage:
         """Compute the content from everything that was read so far."""
         assert self._status is not None, "the run was read before"
         self._job = self._handle.job  # its number of trials may have changed
-        record = RunRecord(self._job, self._status, [self._attempts[n] for n in sorted(self._attempts)], self._reports)
+        attempts = [row for _, row in sorted(self._attempts.items())]  # in the order of their numbers
+        record = RunRecord(self._job, self._status, attempts, self._reports)
         facts, columns = content.content(record, self._page_context(), self._importances(record))
         self._previous_columns = self._content[1] if self._content is not None else []
         self._version += 1
@@ -165,9 +166,9 @@ class StudyPage:
     def _importances(self, record: RunRecord) -> Importances:
         """Return the importances, which are computed again if there are a tenth more ended trials than before."""
         trials = rows.newest_attempts(record.attempts)
-        ended = sum(row.ended is not None for row in trials)
-        if ended >= self._next_importances:
-            self._next_importances = _GROWTH * (ended + 1)
+        ended_count = sum(row.ended is not None for row in trials)
+        if ended_count >= self._next_importances:
+            self._next_importances = _GROWTH * (ended_count + 1)
             start = time.thread_time()
             self._last_importances = importances.importances(record.job, trials)
             self._importances_seconds += time.thread_time() - start

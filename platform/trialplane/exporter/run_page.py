@@ -42,7 +42,7 @@ def make(job: Job, status: RunStatus, source: Source) -> str:
         LedgerError: The ledger cannot be read.
         InputError: plotly is not installed.
     """
-    page.check_plotly()
+    page.plotly_file()  # raises if it is not installed
     attempts = _attempts(source)
     rows = [reading.row(job, attempts[number], alive=False) for number in sorted(attempts)]
     record = RunRecord(job, status, rows, _reports(source))

@@ -95,7 +95,7 @@ def _gateways(ledgers: Ledgers, callers: Callers) -> dict[str, Gateway]:
         assert runs is not None  # because the namespace is one of the ledgers' own
         host = cluster.head_service("{run}")  # `Controllers` replaces this placeholder
         controllers = Controllers(f"http://{host}.{namespace}.svc:{cluster.STATUS_PORT}")
-        gateways[namespace] = Gateway(runs, callers, namespace, controllers, mlflow_logs)
+        gateways[namespace] = Gateway(runs, users=callers, namespace=namespace, controllers=controllers, mlflow=mlflow_logs)
     return gateways
 
 
@@ -104,7 +104,9 @@ def _upstream() -> Upstream | None:
     url = os.environ.get(env.MLFLOW_TRACKING_URI, "")
     if not url:
         return None
-    return Upstream(url, mlflow.authorization(os.environ), int(os.environ.get(env.MAX_ARTIFACT) or upstream.MAX_ARTIFACT))
+    return Upstream(
+        url, mlflow.authorization(os.environ), max_artifact=int(os.environ.get(env.MAX_ARTIFACT) or upstream.MAX_ARTIFACT)
+    )
 
 
 if __name__ == "__main__":

@@ -215,7 +215,8 @@ class Connection:
                 attempts = _require_token(self._archive().attempts_after(self._run, self._digest, after, order, limit))
                 # "{}": these reads leave out Optuna's view of an attempt and the state of the samplers.
                 stored = [
-                    ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.end_number, "{}") for attempt in attempts
+                    ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.end_number, optuna="{}")
+                    for attempt in attempts
                 ]
                 return ledger.AttemptsLoaded(tuple(stored), "{}")
             case ledger.ReadReports(after=after):

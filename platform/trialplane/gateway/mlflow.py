@@ -258,10 +258,12 @@ class MlflowProxy:
         """
         if request.method == "PUT" and mlflow_paths.is_artifact(path):
             size = await _body_size(request, max_artifact)
-            return _Body(size, _body_pieces(request, size), STORE_SECONDS, budget.ARTIFACTS, cost=size)
+            pieces = _body_pieces(request, size)
+            return _Body(size, pieces, patience=STORE_SECONDS, category=budget.ARTIFACTS, cost=size)
         size = await _body_size(request, MAX_CALL)
         content = await self._read_call(stack, address, request, size)
-        return _Body(size, content, ANSWER_SECONDS, budget.MLFLOW, _stored_bytes(request.method, path, content))
+        cost = _stored_bytes(request.method, path, content)
+        return _Body(size, content, patience=ANSWER_SECONDS, category=budget.MLFLOW, cost=cost)
 
     async def _read_call(self, stack: contextlib.AsyncExitStack, address: Address, request: Request, size: int) -> bytes:
         """Return the body of a call of MLflow's API, and count it until the request is answered if it is large.

@@ -208,7 +208,8 @@ class Gateway:
                 desired_state = RunState(desired.get("state", RunState.RUNNING))
                 # 0 for an active controller, whose status always belongs to the last start.
                 start_time = 0.0 if controller_status else self._start_time(run)
-                current = self._corrected(run, LedgerView(record, desired_state, alive, start_time))
+                view = LedgerView(record, desired_state, alive=alive, begun=start_time)
+                current = self._corrected(run, view)
                 status |= records.to_dict(current)  # fields that this gateway does not know, of a newer controller, stay
         status = {**status, "images": self._runs.images(run)}
         return json_response({"status": status, "alive": alive, "desired": desired})
@@ -261,7 +262,7 @@ class Gateway:
             row = self._runs.attempt(run, trial, attempt)
             if row is None:
                 raise Refusal(404, f"{run} has not started that attempt at trial {trial}")
-            log_id, is_growing = LogId(trial, row.attempt, row.first, worker), row.state is TrialState.RUNNING
+            log_id, is_growing = LogId(trial, row.attempt, number=row.first, worker=worker), row.state is TrialState.RUNNING
         try:
             piece = self._piece(run, log_id, _integer(options, "from", 0), alive=alive, is_growing=is_growing)
         except NoLog as error:

@@ -49,7 +49,7 @@ class TrialCallback:
             return
         file = saves.folder(ctx.checkpoints, "CatBoost") / _FILE
         file.parent.mkdir(parents=True, exist_ok=True)
-        if ctx.needs_newest:
+        if ctx.needs_newest:  # the trial is a member of a population, which continues with other parameters
             raise errors.InputError(
                 "CatBoost continues with the parameters in its snapshot, so members of a population cannot change theirs; "
                 "take pruner: {name: asha, promote: true} instead of population"
@@ -64,7 +64,7 @@ class TrialCallback:
 
     def __enter__(self) -> TrialCallback:
         if (ctx := trialplane.current()) is not None:
-            _ = ctx.stopping  # from here on SIGTERM is a request
+            _ = ctx.stopping  # the first read makes SIGTERM a request to stop
         self._is_in_block = True
         return self
 

@@ -85,7 +85,7 @@ def number(
     """Draw a number from `low` to `high`, both included. If both are equal, it is not a parameter of the trial."""
     if low == high:
         return low
-    if is_integer:
+    if is_integer:  # Optuna refuses a step other than the default on a logarithmic scale
         return trial.suggest_int(name, int(low), int(high), step=1 if log else int(step or 1), log=log)
     return trial.suggest_float(name, float(low), float(high), step=None if log else step, log=log)
 
@@ -141,14 +141,15 @@ def hyperopt_value(trial: Any, space: Any) -> Any:
 def _hyperopt_number(trial: Any, name: str, distribution: Any) -> Any:
     """Draw a number from a distribution of hyperopt, such as `quniform` and `loguniform`.
 
-    Its `q` is the step between possible numbers. The bounds of a distribution with `log` are those of the logarithm.
+    Its `q` is the step between possible numbers. The bounds of a distribution with `log` are those of the logarithm. The
+    parameter of the trial has the number itself.
     """
     kind = distribution.name
     if kind == "categorical":  # probabilities of choices, which are equally likely at first here
         return trial.suggest_int(name, 0, len(distribution.pos_args[0].pos_args) - 1)
     positional = [argument.obj for argument in distribution.pos_args]
     names = ("mu", "sigma", "q") if kind.endswith("normal") else ("low", "high", "q")
-    if kind == "randint" and len(positional) == 1:
+    if kind == "randint" and len(positional) == 1:  # the upper bound alone
         positional = [0, *positional]
     arguments = dict(zip(names, positional, strict=False))
     arguments |= {key: argument.obj for key, argument in distribution.named_args}
@@ -162,7 +163,7 @@ def _hyperopt_number(trial: Any, name: str, distribution: Any) -> Any:
     if "log" in kind:
         drawn = number(trial, name, math.exp(low), math.exp(high), log=True)
         return drawn if step is None else round(drawn / step) * step
-    if step is not None:
+    if step is not None:  # hyperopt rounds the drawn number to a multiple of the step
         low, high = round(low / step) * step, round(high / step) * step
     return number(trial, name, low, high, step=step)
 

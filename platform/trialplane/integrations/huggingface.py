@@ -73,7 +73,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         if not is_done and _is_requested(args):
             return self._stop_training(ctx, args, control)
         self._save_for_rung(ctx, args, state, control)
-        # With "epoch" the Trainer saves the last step by itself.
+        # With the strategy "epoch", the Trainer saves the last step by itself. Elsewhere, a checkpoint would be lost.
         if ctx.is_last(state.global_step) and args.save_strategy != "epoch" and _is_kept(args, ctx.checkpoints):
             control.should_save = True
         return control

@@ -46,12 +46,12 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
         """Load the checkpoint, if any, and check the learning rate in it."""
         ctx, optimizer = trialplane.current(), self.model.optimizer
         if ctx is not None:
-            _ = ctx.stopping  # from here on SIGTERM is a request
+            _ = ctx.stopping  # the first read makes SIGTERM a request to stop
         if self._checkpoint is not None:
             if optimizer is not None and not optimizer.built:
                 optimizer.build(self.model.trainable_variables)  # TensorFlow's optimizer may not be built
             self.model.load_weights(str(self._checkpoint.file))
-            # With mixed precision the optimizer is in another one. The rate is a dict for a schedule.
+            # With mixed precision, the optimizer is wrapped in another one. The rate of a schedule is a dict.
             own_optimizer = getattr(optimizer, "inner_optimizer", optimizer)
             rate = None if own_optimizer is None else own_optimizer.get_config().get("learning_rate")
             if ctx is not None and isinstance(rate, float):  # the other settings are not in the checkpoint

@@ -40,10 +40,10 @@ class TrialCallback:
         self._saves = Saves("model.txt")
         checkpoint = self._saves.newest()
         self.model: Any = None if checkpoint is None else lightgbm.Booster(model_file=str(checkpoint.file))
-        self._done = 0 if checkpoint is None else checkpoint.step
-        self._total: int | None = None
+        self._done = 0 if checkpoint is None else checkpoint.step  # rounds of earlier attempts
+        self._total: int | None = None  # rounds of the trial; None if `rounds` is not used
         if (ctx := trialplane.current()) is not None:
-            _ = ctx.stopping  # from here on SIGTERM is a request
+            _ = ctx.stopping  # the first read makes SIGTERM a request to stop
 
     def rounds(self, total: int) -> int:
         """Return the number of remaining rounds, at least 1. `total` then counts as the last round.
@@ -61,7 +61,7 @@ class TrialCallback:
             env: CallbackEnv of LightGBM.
         """
         done = self._done + env.iteration - env.begin_iteration + 1
-        # In lgb.cv a result also has the standard deviation.
+        # A result has more elements: whether higher is better and, in lgb.cv, the standard deviation.
         newest = {f"{data}-{name}": value for data, name, value, *_ in env.evaluation_result_list or ()}
         if newest:
             trialplane.report(done, **numbers(newest))

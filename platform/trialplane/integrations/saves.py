@@ -71,7 +71,7 @@ class Saves:
                     sink.write(piece)
 
         ctx.confirm_reports(step)
-        stores.save_file(ctx.checkpoints, step, self._file, copy, KEEP)
+        stores.save_file(ctx.checkpoints, step, self._file, write=copy, keep=KEEP)
         ctx.saved(step)
 
     def newest(self) -> SavedFile | None:

@@ -56,7 +56,7 @@ def fit_epochs(
     if checkpoint is not None:
         model, done = joblib.load(checkpoint.file), checkpoint.step
     while done < epochs:
-        if ctx is not None and ctx.stopping:  # read before the first epoch too: from then on SIGTERM is a request
+        if ctx is not None and ctx.stopping:  # the first read makes SIGTERM a request to stop
             raise ctx.stopped(done or None)
         fit(model)
         done += 1

@@ -40,8 +40,8 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
         self._saves = Saves("model.ubj")
         checkpoint = self._saves.newest()
         self.model: Any = None if checkpoint is None else xgboost.Booster(model_file=str(checkpoint.file))
-        self._done = 0 if checkpoint is None else checkpoint.step
-        self._total: int | None = None
+        self._done = 0 if checkpoint is None else checkpoint.step  # rounds of earlier attempts
+        self._total: int | None = None  # rounds of the trial; None if `rounds` is not used
 
     def rounds(self, total: int) -> int:
         """Return the number of remaining rounds, at least 1.
@@ -55,7 +55,7 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
     def before_training(self, model: Any) -> Any:
         """Make SIGTERM a request to stop."""
         if (ctx := trialplane.current()) is not None:
-            _ = ctx.stopping
+            _ = ctx.stopping  # the first read makes it one
         return model
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -40,7 +40,7 @@ _MAX_POINTS = 500  # limit of the points of a curve
 _MAX_TOTAL_POINTS = 50_000  # limit of the points of all curves, as far as each has `_MIN_POINTS`
 _MIN_POINTS = 50
 _MAX_PAIRS = 200  # limit of the groups that are compared with the best one
-_NAMING_SETTINGS = 4  # limit of the settings in the name of a group
+_MAX_NAMING_SETTINGS = 4  # limit of the settings in the name of a group
 _LABELS = ("name", "description")  # fields of a job that do not affect its results
 
 Curve = Sequence[Mapping[str, float]]  # points, each with its `time`, `count`, `steps` and `value`
@@ -96,8 +96,9 @@ def run_comparison(run_records: Sequence[RunRecord], goal: float | None = None) 
     if goal is None:
         goal = _default_goal(entries, objective)
     # The parameters of the best trial (`best.lr`) are a result, so they do not name a group.
-    naming = [name for name in _differing_settings(entries) if name != "seed" and not name.startswith("best.")]
-    groups = _groups(entries, naming, objective)
+    differing = _differing_settings(entries)
+    naming_settings = [name for name in differing if name != "seed" and not name.startswith("best.")]
+    groups = _groups(entries, naming_settings, objective)
     return {
         "of": "runs",
         "fields": ["run", "state", "ended", "trials", "best", "trial", "seconds", "reached", "steps"],
@@ -198,7 +199,7 @@ def _run_entry(record: RunRecord) -> _Entry:
 def _trial_entry(record: RunRecord, trial_lineage: Lineage) -> _Entry:
     """Return a trial as an entry of a comparison."""
     row = trial_lineage.row
-    settings = dict(_flatten("", dict(row.params)))
+    settings = dict(_flatten(path="", value=dict(row.params)))
     value = row.values[0] if row.values else row.metrics.get(record.job.objectives[0].metric)
     return _Entry(
         title=f"{record.status.run}:{row.trial}",
@@ -259,7 +260,7 @@ def _differing_settings(entries: Sequence[_Entry]) -> list[str]:
 def _settings(record: RunRecord) -> dict[str, str]:
     """Return the settings of a run by dotted name: fields of its job, and parameters of its best trial (`best.lr`)."""
     job = record.job
-    settings = dict(_flatten("", job.model_dump(mode="json", exclude=set(_LABELS))))
+    settings = dict(_flatten(path="", value=job.model_dump(mode="json", exclude=set(_LABELS))))
     best = rows.best_trial(job, rows.newest_attempts(record.attempts)) if job.kind == "hpo" else None
     if best is not None:
         settings.update(_flatten("best", dict(best.params)))
@@ -386,12 +387,12 @@ def _trial_row(row: TrialRow, entry: _Entry, goal: float | None, objective: Obje
     }
 
 
-def _groups(entries: Sequence[_Entry], naming: Sequence[str], objective: Objective) -> list[dict[str, Any]]:
+def _groups(entries: Sequence[_Entry], naming_settings: Sequence[str], objective: Objective) -> list[dict[str, Any]]:
     """Return the groups of repetitions, ordered by mean from the best. Groups without a value are last.
 
     Args:
         entries: The runs or trials.
-        naming: Names of settings that differ between groups. The first ones are in the name of a group.
+        naming_settings: Names of settings that differ between groups. The first ones are in the name of a group.
         objective: Objective of the values.
     """
     members_by_key: dict[str, list[_Entry]] = collections.defaultdict(list)
@@ -401,7 +402,8 @@ def _groups(entries: Sequence[_Entry], naming: Sequence[str], objective: Objecti
     for members in members_by_key.values():
         first = members[0]  # repetitions have the same settings, except the seed
         values = [member.value for member in members if member.value is not None]
-        text = ", ".join(f"{name}={first.settings.get(name, 'none')}" for name in naming[:_NAMING_SETTINGS])
+        names = naming_settings[:_MAX_NAMING_SETTINGS]
+        text = ", ".join(f"{name}={first.settings.get(name, 'none')}" for name in names)
         groups.append(
             {
                 "name": text or first.title,

@@ -90,7 +90,7 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
     reports = lineage.join_segments(job, lineages, record.trial_reports)
     last_steps = _last_steps(reports)
     start_time = _start_time(record)
-    best_trials = _best_trials(job, trials)
+    best_trials = rows.front(job, trials)
     run_importances = known_importances or importances.importances(job, trials)
     metrics = curves.metrics(reports, [job.watched_metric, *job.required_metrics])
     facts = {
@@ -210,17 +210,6 @@ def _setting_texts(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "seed", str(job.seed)
 
 
-def _best_trials(job: Job, trials: Sequence[TrialRow]) -> list[TrialRow]:
-    """Return the best trial in a list, or with several objectives, the Pareto-optimal trials in the order of their rank.
-
-    Empty without a feasible result.
-    """
-    if len(job.objectives) > 1:
-        return rows.rank(job, rows.pareto_front(job, trials))
-    best = rows.best_trial(job, trials)
-    return [] if best is None else [best]
-
-
 def _best_trial(row: TrialRow) -> dict[str, Any]:
     """Return the facts of one of the best trials: its number, values and parameters."""
     return {
@@ -310,7 +299,7 @@ def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:
         if attempt.failure is None:
             continue
         pattern = _NUMBER.sub("0", _first_line(attempt))
-        is_retried = attempt.state is not TrialState.FAILED
+        is_retried = attempt.state is not TrialState.FAILED  # a retried attempt is LOST, and FAILED is final
         attempts_by_kind[attempt.failure.value, pattern, is_retried].append(attempt)
     most_frequent = sorted(attempts_by_kind.items(), key=lambda item: -len(item[1]))
     return [
@@ -384,11 +373,8 @@ def _trial_columns(
     yield Column("trials", "started", columns.offsets((row.started for row in trials), start_time))
     yield Column("trials", "ended", columns.offsets((row.ended for row in trials), start_time))
     yield Column("trials", "step", columns.numbers(last_steps.get(row.number) for row in trials))
-    yield Column(
-        "trials",
-        "rung",
-        columns.numbers(trial_lineage.rungs[-1] if trial_lineage.rungs else None for trial_lineage in lineages),
-    )
+    last_rungs = (trial_lineage.rungs[-1] if trial_lineage.rungs else None for trial_lineage in lineages)
+    yield Column("trials", "rung", columns.numbers(last_rungs))
     yield columns.from_texts("trials", "failure", [row.failure and row.failure.value for row in trials])
     yield columns.from_texts("trials", "message", [row.message or None for row in trials])
     yield columns.from_texts("trials", "node", [row.node or None for row in trials])

@@ -44,18 +44,18 @@ def importances(job: Job, rows: Sequence[TrialRow]) -> Importances:
         rows: Newest attempt of each trial.
     """
     if not job.search.names and not job.search.is_code:
-        return Importances([], "")
+        return Importances(shares=[], reason="")
     trials = _trials_with_values(job, rows)
     if len(trials) < MIN_TRIALS:
-        return Importances([], f"{MIN_TRIALS} trials with a value are needed, and there are {len(trials)}")
+        return Importances(shares=[], reason=f"{MIN_TRIALS} trials with a value are needed, and there are {len(trials)}")
     trials = trials[:: math.ceil(len(trials) / MAX_TRIALS)]
     if importlib.util.find_spec("optuna") is None:
-        return Importances([], OPTUNA_MISSING)
+        return Importances(shares=[], reason=OPTUNA_MISSING)
     import optuna  # takes a second, and is missing on laptops that only submit
 
     distributions = _distributions(job, [row for row, _ in trials], optuna.distributions)
     if not distributions:
-        return Importances([], "no parameter has two different values")
+        return Importances(shares=[], reason="no parameter has two different values")
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # Optuna would print a line about the new study
     try:
@@ -67,7 +67,7 @@ def importances(job: Job, rows: Sequence[TrialRow]) -> Importances:
                 study, evaluator=optuna.importance.PedAnovaImportanceEvaluator(), params=list(distributions)
             )
     except (ValueError, ArithmeticError, RuntimeError) as error:  # for example if all trials have the same value
-        return Importances([], f"PED-ANOVA cannot judge these trials: {error}")
+        return Importances(shares=[], reason=f"PED-ANOVA cannot judge these trials: {error}")
     finally:
         optuna.logging.set_verbosity(verbosity)
     shares = [(name, float(share)) for name, share in share_by_name.items() if math.isfinite(share)]
@@ -85,6 +85,7 @@ def _trials_with_values(job: Job, rows: Sequence[TrialRow]) -> list[tuple[TrialR
         return trial_losses
     [objective] = job.objectives
     sign = -1 if objective.direction == "maximize" else 1
+    # Keys sort the trials from the best on: complete ones by loss, then stopped ones, those that went further first.
     keys: list[tuple[TrialRow, tuple[float, ...]]] = [(row, (0, 0, loss)) for row, [loss] in trial_losses]
     for row in rows:
         value = row.metrics.get(objective.metric, math.nan)

@@ -76,7 +76,7 @@ def lineages(job: Job, attempts: Sequence[TrialRow]) -> list[Lineage]:
 
 
 def segments(attempts: Sequence[TrialRow]) -> list[TrialRow]:
-    """Return one attempt for each segment, in the order of their starts: attempts that were not replaced by a retry."""
+    """Return the attempts that are segments, in the order of their starts: those that were not replaced by a retry."""
     ordered = sorted(attempts, key=lambda attempt: attempt.number)
     return [row for row in ordered if row.state is not TrialState.LOST and not _was_stopped_with_run(row)]
 
@@ -170,7 +170,7 @@ def _lineage(job: Job, attempts: Sequence[TrialRow]) -> Lineage:
     paused = [attempt for attempt in attempts[:-1] if attempt.state is TrialState.PAUSED]
     promoted = [attempt for attempt in paused if not _was_stopped_with_run(attempt)]
     segment_seconds = [attempt.seconds for attempt in (*promoted, newest) if attempt.seconds is not None]
-    rungs = ladder.rungs(ladder.bracket(newest.trial))
+    rungs = ladder.rungs(ladder.bracket(newest.trial))  # each bracket, a share of the trials, has rungs at other steps
     if newest.state is not TrialState.COMPLETE:
         is_at_rung = newest.state in (TrialState.PAUSED, TrialState.PRUNED) and newest.failure is None
         ended_at_rung = [*promoted, newest] if is_at_rung else promoted

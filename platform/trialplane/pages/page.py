@@ -45,7 +45,7 @@ def page(
     Raises:
         InputError: Plotly is not installed.
     """
-    (plotly, plotly_hash), (script, script_hash), style = _plotly(_plotly_file()), _script(), _asset("page.css")
+    (plotly, plotly_hash), (script, script_hash), style = _plotly(plotly_file()), _script(), _asset("page.css")
     hashes = f"'sha256-{plotly_hash}' 'sha256-{script_hash}'"
     # plotly.js compiles the drawing code of its WebGL charts, which needs 'unsafe-eval', and sets styles while it draws,
     # which needs 'unsafe-inline' for styles. Neither lets a text of a run become a script, because only inline scripts with
@@ -56,13 +56,14 @@ def page(
         f"worker-src blob:; connect-src {connections}; base-uri 'none'; form-action 'none'"
     )
     document, block = data(runs, comparison)
+    visible_title = html.escape(escapes.escape_surrogates(title), quote=False)
     return "".join(
         (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
             '<meta name="referrer" content="no-referrer">\n',
-            f"<title>{_escape_text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n",
+            f"<title>{visible_title}</title>\n<style>{style}</style>\n</head>\n<body>\n",
             '<main id="page"><p id="loading">Reading the run…</p></main>\n',
             '<noscript><p class="notice">This page draws with JavaScript, which is off.</p></noscript>\n',
             f'<script type="application/json" id="facts">{_escape_json(document)}</script>\n',
@@ -71,15 +72,6 @@ def page(
             f'<script type="text/plain" id="plotly">{plotly}</script>\n</body>\n</html>\n',
         )
     )
-
-
-def check_plotly() -> None:
-    """Check that plotly is installed.
-
-    Raises:
-        InputError: Plotly is not installed.
-    """
-    _plotly_file()
 
 
 def data(
@@ -105,7 +97,7 @@ def data(
     return document, block
 
 
-def _plotly_file() -> Path:
+def plotly_file() -> Path:
     """Return the file with plotly's JavaScript. It is found without importing plotly, which would take long.
 
     Raises:
@@ -171,8 +163,3 @@ def _escape_json(document: Any) -> str:
     for character, escape in _ESCAPES.items():
         text = text.replace(character, escape)
     return text
-
-
-def _escape_text(text: str) -> str:
-    """Return a text as the content of an HTML element."""
-    return html.escape(escapes.escape_surrogates(text), quote=False)

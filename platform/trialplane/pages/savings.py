@@ -28,7 +28,7 @@ def busy(attempts: Iterable[TrialRow], now: float) -> Busy:
         seconds = attempt.seconds or 0.0
         if attempt.state is TrialState.RUNNING and attempt.started is not None:
             seconds = max(0.0, now - attempt.started)
-        total += Busy(seconds, seconds * attempt.workers)
+        total += Busy(seconds, worker_seconds=seconds * attempt.workers)
     return total
 
 
@@ -63,6 +63,5 @@ def saved_seconds(rows: Sequence[TrialRow], steps: Mapping[int, int], is_active:
 
 def lost(attempts: Iterable[TrialRow]) -> Busy:
     """Return the time of the attempts that failed or were lost."""
-    return busy(
-        [attempt for attempt in attempts if attempt.state in (TrialState.FAILED, TrialState.LOST)], now=0.0
-    )  # none runs
+    lost_attempts = [attempt for attempt in attempts if attempt.state in (TrialState.FAILED, TrialState.LOST)]
+    return busy(lost_attempts, now=0.0)  # `now` is only for attempts that run

@@ -73,6 +73,12 @@ class Plan:
     sources: str = ""
     data: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    @classmethod
+    def without_code(cls, run: str, job: Job) -> Plan:
+        """Return the plan of a run that is never submitted, to which its pods and their resources belong."""
+        pack, provenance = Pack(data=b"", sha256="", files=()), Provenance(job_folder="", user="", version="")
+        return cls(run, job, pack, provenance)
+
     @property
     def code_maps(self) -> tuple[str, ...]:
         """Names of the ConfigMaps with the code, one for each part."""

@@ -75,7 +75,7 @@ class Packing:
     """
 
     def __init__(self, tree: Any, name: str = "result") -> None:
-        leaves = _Leaves(tree, name)
+        leaves = _Leaves(tree, name)  # the arrays of the tree, and the tree with markers in their place
         self._arrays = leaves.arrays
         self._offsets: list[int] = []  # of each array, from the start of the first one
         entries: list[list[Any]] = []
@@ -302,8 +302,8 @@ class _Leaves:
 
         if isinstance(node, (np.ndarray, np.generic)):
             array, special_dtype = np.asarray(node), ""
-            # Only objects (O), variable-length strings (T), structures and other libraries' types (V), and subclasses of
-            # array can have a special dtype.
+            # Checked only for the kinds that can be special, because most arrays are not: objects (O), variable-length
+            # strings (T), structures and other libraries' types (V), and subclasses of array.
             if array.dtype.kind in "OTV" or type(node) is not np.ndarray:
                 special_dtype = self._special_dtype(array.dtype, node)
                 array = array.view(np.uint16) if special_dtype else array

@@ -185,6 +185,17 @@ def pareto_front(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
     return [row for row in results if front_numbers[row.trial] == 0]
 
 
+def front(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
+    """Return the best trial in a list, or with several objectives the Pareto-optimal trials, by rank.
+
+    Empty without a feasible result.
+    """
+    if len(job.objectives) > 1:
+        return rank(job, pareto_front(job, rows))
+    best = best_trial(job, rows)
+    return [] if best is None else [best]
+
+
 def _feasible_results(rows: Iterable[TrialRow]) -> list[TrialRow]:
     """Return the rows of complete trials that meet all constraints."""
     return [row for row in rows if row.state is TrialState.COMPLETE and row.feasible]

@@ -376,7 +376,7 @@ class Context:
         from trialplane.training.states import States  # imports numpy
 
         states = States(location, self.rank, self.world_size)
-        if self._origin.is_shared:
+        if self._origin.is_shared:  # selected by `reuse`, and without it the trial starts at step 0
             try:
                 restored = states.restore(self.is_usable)
             except errors.CheckpointDamaged:
@@ -384,7 +384,7 @@ class Context:
             self._origin.restored_step = -1 if restored is None else restored.step
             return restored
         requested_step = self._origin.step
-        if self._origin.is_exact:
+        if self._origin.is_exact:  # of another member of a population, which was compared at its newest step
             restored = states.restore_newest()
         else:
             restored = states.restore(lambda step: requested_step in (None, step))
@@ -454,7 +454,7 @@ class Context:
         if self._saving.states is None:
             from trialplane.training.states import States  # imports numpy
 
-            self._saving.states = States(self.checkpoints, self.rank, self.world_size)
+            self._saving.states = States(location=self.checkpoints, rank=self.rank, world_size=self.world_size)
         return self._saving.states
 
     def _pause_error(self) -> Paused | NotResumable:

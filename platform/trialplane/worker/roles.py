@@ -27,4 +27,5 @@ def role_function(config: records.SlotConfig) -> trial.RoleFunction:
 
 if __name__ == "__main__":
     policies.apply_all()
-    trial.run_and_end(None, channel.open_trial_channel(int(sys.argv[1])), int(sys.argv[2]), role_function)
+    descriptor, parent_pid = map(int, sys.argv[1:])
+    trial.run_and_end(None, channel.open_trial_channel(descriptor), parent=parent_pid, role_function=role_function)

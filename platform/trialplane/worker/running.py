@@ -267,10 +267,10 @@ class RunningTrial:
         if self.decided_end is not None and not report.waits:
             return  # a report whose sender waits is still handed over, as its process needs the answer
         report = dataclasses.replace(report, **_bounded_fields(report, self.request))
-        reported_at = self._clamp_time(report.time)
+        number, moment = self.request.number, self._clamp_time(report.time)
         self.reports.append(
             records.TrialReport(
-                self.request.number, report.step, report.metrics, reported_at, report.remark, report.start_step
+                number, report.step, report.metrics, time=moment, remark=report.remark, start_step=report.start_step
             )
         )
         self._schedule_hand_over()
@@ -332,7 +332,7 @@ class RunningTrial:
         for step, metrics in self.reader.read(now, ended=ended, printed_bytes=program_bytes):
             if self.decided_end is not None:
                 return  # metrics after the decided end do not count
-            self.reports.append(records.TrialReport(self.request.number, step, metrics, time.time(), ""))
+            self.reports.append(records.TrialReport(self.request.number, step, metrics, time=time.time()))
             self._schedule_hand_over()
             self.last_metrics = {**self.last_metrics, **metrics}
             self._apply_end_rules(step, metrics)
@@ -505,7 +505,7 @@ class RunningTrial:
         sampler = sampling.Sampler(self.config, self.pid)
         step = 0
         while not self.is_gone.wait(interval):
-            self.samples.append(records.TrialReport(self.request.number, step, sampler.sample(), time.time()))
+            self.samples.append(records.TrialReport(self.request.number, step, metrics=sampler.sample(), time=time.time()))
             step += 1
             if step % sampling.MOST == 0:
                 interval *= 2

@@ -192,7 +192,7 @@ class Slot:
         if self.config.role != "trial":
             running.exchange = exchange.Exchange(request, running.send, weights, workdir)
         shared_files = None if running.exchange is None else running.exchange.shared_files
-        running.send(messages.RunTrial(self.config, request, str(workdir), shared_files))
+        running.send(messages.RunTrial(self.config, request, workdir=str(workdir), shared_files=shared_files))
         if self.config.memory is not None:
             watcher = threading.Thread(target=running.watch_memory, args=(self.config.memory,), name="memory", daemon=True)
             watcher.start()
@@ -215,7 +215,7 @@ class Slot:
         folder = programs.folder(program, workdir)
         if capture.captures_wandb(self.config):  # processes that the program starts log to W&B by this file, too
             program = dataclasses.replace(program, metrics=(*program.metrics, wandb_files.SOURCE))
-        return Reader(program, log_file, folder, time.time(), Path(self.config.code), request.stop)
+        return Reader(program, log_file, folder, time.time(), code=Path(self.config.code), stop=request.stop)
 
     def answer(self, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> Messages:
         """Answer the newest reports and requests of the trial, and return the next messages about it.

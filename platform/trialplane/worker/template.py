@@ -105,7 +105,9 @@ def _import_all(config: records.SlotConfig) -> context.JobFunction:
 
 def _make_first_calls(config: records.SlotConfig) -> None:
     """Call functions whose first call is slow, so that it does not slow down each trial."""
-    empty_request = messages.RunTrial(config, records.TrialRequest("", 0, 1, 0, {}, 0, ()), "")
+    empty_request = messages.RunTrial(
+        config, records.TrialRequest(run="", trial=0, attempt=1, number=0, params={}, seed=0, metrics=()), workdir=""
+    )
     messages.decode(messages.encode(empty_request), messages.TO_TRIAL)  # builds the decoders
     process.seed_everything(0)  # torch reads source files for 10 ms
 
@@ -160,11 +162,13 @@ class Template:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
+            # The child shares the descriptors of this process, so it must not react to signals in place of it.
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, REMOVAL_SIGNAL):
                 signal.signal(number, signal.SIG_DFL)
             self._control.close()
-            trial.run_and_end(self._job_function, channel.open_trial_channel(descriptor), parent, roles.role_function)
+            trial_channel = channel.open_trial_channel(descriptor)
+            trial.run_and_end(self._job_function, trial_channel, parent, roles.role_function)  # does not return
         return pid
 
     def _spawn(self, descriptor: int) -> int:
@@ -184,7 +188,10 @@ class Template:
         Before the last running trial is reported, kill the processes that trials have left.
         """
         exits = [
-            (child.pid, messages.TrialExited(self._running[child.pid], child.exit_code, child.peak_memory))
+            (
+                child.pid,
+                messages.TrialExited(number=self._running[child.pid], code=child.exit_code, peak_memory=child.peak_memory),
+            )
             for child in _reap_children()
             if child.pid in self._running
         ]

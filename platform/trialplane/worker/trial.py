@@ -340,7 +340,7 @@ def _prepare_function(
         job_function = import_job(config)
         process.seed_everything(request.seed)  # once more: the job may have imported numpy or torch only now
     if request.directions:
-        return objective.trial_function(job_function, request.metrics, request.directions, reporter)
+        return objective.trial_function(job_function, request.metrics, request.directions, controller=reporter)
     return job_function
 
 
@@ -633,7 +633,10 @@ class Reporter:
             warning, start_step = self.warning(), self.start_step(step)
         self._record(metrics)
         self._print(step, metrics, warning)
-        self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), warning, waits, start_step))
+        report = messages.Reported(
+            step, metrics, time=time.time(), sent=time.monotonic(), remark=warning, waits=waits, start_step=start_step
+        )
+        self._channel.send(report)
         if not waits:
             return False
         is_pruned = self._request.prunable and self._receive_answer().prune_at is not None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CollectionPresenter(Presenter):
-    """See `Presenter`."""
+    """The presentation of a collection."""
 
     noun = "iteration"
     scaled_noun = "worker"
@@ -27,7 +27,7 @@ class CollectionPresenter(Presenter):
     starter = starters.COLLECTION
 
     def job_summary(self, job: Job) -> str:
-        """See `Presenter`."""
+        """Return a line with the number of iterations, units and workers, and the destination of the results."""
         collect = cast("Collection", job).collect
         worker_gpus, learner_gpus = (role.resources.gpus for role in job.roles())
         work = f"{errors.counted(collect.iterations, 'iteration')} of {errors.counted(collect.units, 'unit')}"
@@ -39,18 +39,18 @@ class CollectionPresenter(Presenter):
         return f"{work}, {workers}, results to {destination}{learner}, at most {collect.in_flight} in flight"
 
     def finished_hint(self, job: Job) -> str:
-        """See `Presenter`."""
+        """Return the commands to show the iterations, and to run more of them; `{0}` stands for the run."""
         return "`platform results {0}` shows its iterations, `platform resume {0} --iterations N` runs more"
 
     def line(self, status: RunStatus) -> str:
-        """See `Presenter`."""
+        """Return the number of iterations, and the units, rates, sizes and failed workers of the current one."""
         parts = [_counts_text(status)]
         if iteration := _iteration_text(status):  # the rest describes the current iteration
             parts += [iteration, _rates_text(status), _sizes_text(status), _failed_workers_text(status)]
         return "; ".join(part for part in parts if part)
 
     def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
-        """See `Presenter`."""
+        """Yield lines with the number of iterations, and the commands for results, logs and a continuation."""
         name, duration = handle.name, presenter.run_duration(status)
         yield _counts_text(status) + (f" in {duration}" if duration else "")
         yield f"its iterations: `platform results {name}`, `platform ui`"
@@ -59,16 +59,16 @@ class CollectionPresenter(Presenter):
             yield f"continue after its last complete iteration: `platform resume {name}`"
 
     def live(self, status: RunStatus) -> Live:
-        """See `Presenter`."""
+        """Return a bar of iterations, with the progress of the current one below it."""
         share = (status.ended_trials + _iteration_share(status)) / status.trials if status.trials else 0.0
         time_left = "" if status.eta is None else f"{output.duration(status.eta)} left"
         texts = (_iteration_text(status), _rates_text(status), _sizes_text(status))
         lines: list[tuple[Span, ...]] = [tuple((text, "") for text in texts)] if any(texts) else []
         lines.append(tuple((text, "dim") for text in (time_left, presenter.slots(status), status.mlflow)))
-        return Live(min(1.0, share), (_counts_text(status),), tuple(lines))
+        return Live(share=min(1.0, share), bar_labels=(_counts_text(status),), lines=tuple(lines))
 
     def fields(self, status: RunStatus) -> dict[str, object]:
-        """See `Presenter`."""
+        """Return the number of iterations, and the progress of the current one."""
         fields: dict[str, object] = {"iterations": _counts_text(status)}
         if iteration := _iteration_text(status):  # the rest describes the current iteration
             fields |= {"now": iteration, "speed": _rates_text(status), "results": _sizes_text(status)}
@@ -88,7 +88,7 @@ class CollectionPresenter(Presenter):
         return presenter.table(presenter.identifying_columns(self.noun, rows), rows, metrics)
 
     def workers(self, status: RunStatus) -> Table | None:
-        """See `Presenter`."""
+        """Return a line for each worker: its state, counts, rates and node; its message only if any has one."""
         workers = _progress(status).workers
         if not workers:
             return None
@@ -111,11 +111,11 @@ class CollectionPresenter(Presenter):
         return sorted(rows, key=lambda row: row.trial)
 
     def why_no_best(self, run: str) -> str:
-        """See `Presenter`."""
+        """Return that a collection searches nothing."""
         return f"{run} is a collection, which searches nothing; `platform results {run}` shows its iterations"
 
     def worker_logs(self, handle: RunHandle, trial: int, worker: int, *, follow: bool) -> Iterator[str]:
-        """See `Presenter`."""
+        """Yield lines of a worker's log in the iteration `trial`."""
         return handle.logs(trial, follow=follow, worker=worker)
 
 

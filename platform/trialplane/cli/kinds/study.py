@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class StudyPresenter(Presenter):
-    """See `Presenter`."""
+    """The presentation of a study."""
 
     starter = starters.STUDY
 
     def job_summary(self, job: Job) -> str:
-        """See `Presenter`."""
+        """Return a line with the number of trials, the size of the space, the objectives, the sampler and the pruner."""
         study = cast("Study", job)
         search = study.search
         space = search.function or errors.counted(len(search.parameters), "parameter")
@@ -38,19 +38,19 @@ class StudyPresenter(Presenter):
         )
 
     def finished_hint(self, job: Job) -> str:
-        """See `Presenter`."""
+        """Return the commands to show the trials, and to run more of them; `{0}` stands for the run."""
         hint = "`platform resume {0} --trials N` runs more"
         if job.search.population is not None:
             hint = "`platform best {0} --schedule` its best parameters by step"
         return f"`platform results {{0}}` shows its trials, {hint}"
 
     def line(self, status: RunStatus) -> str:
-        """See `Presenter`."""
+        """Return the number of trials by state, and the best value."""
         best_text = best(status)
         return f"{counts(status)}; best {best_text}" if best_text else counts(status)
 
     def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
-        """See `Presenter`."""
+        """Yield lines with the counts, the best trial with its parameters, and the next commands."""
         name, duration = handle.name, presenter.run_duration(status)
         yield counts(status) + (f" in {duration}" if duration else "")
         if status.best is not None and status.best.values:
@@ -70,7 +70,7 @@ class StudyPresenter(Presenter):
             yield f"use the best: `platform best {name} > best.yaml`, `{submit}`"
 
     def live(self, status: RunStatus) -> Live:
-        """See `Presenter`."""
+        """Return a bar of ended trials, with counts by state, the speed and the best trial below it."""
         share = status.ended_trials / status.trials if status.trials else 0.0
         count_spans = [
             (f"{status.complete} complete", "green" if status.complete else "dim"),
@@ -87,10 +87,11 @@ class StudyPresenter(Presenter):
         ]
         if best(status):
             lines.append(((f"best {best(status)}", "bold"), (presenter.parameters(status), "")))
-        return Live(share, (f"{status.ended_trials}/{status.trials}", output.percent(share)), tuple(lines))
+        labels = (f"{status.ended_trials}/{status.trials}", output.percent(share))
+        return Live(share, bar_labels=labels, lines=tuple(lines))
 
     def fields(self, status: RunStatus) -> dict[str, object]:
-        """See `Presenter`."""
+        """Return counts, the best trial, the speed, and what is known of rungs, checkpoints, reuse and memory."""
         progress = status.progress if isinstance(status.progress, StudyProgress) else StudyProgress()
         return {
             "trials": counts(status),
@@ -104,7 +105,7 @@ class StudyPresenter(Presenter):
         }
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
-        """See `Presenter`."""
+        """Return the trials with their objectives and parameters, and with their last step if they have rungs."""
         params = dict.fromkeys(name for row in rows for name in row.params)
         metrics: list[Column] = [
             (objective.metric, [row.metrics.get(objective.metric) for row in rows]) for objective in job.objectives

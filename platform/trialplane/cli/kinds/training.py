@@ -37,12 +37,12 @@ _RATES = {"tokens_per_second": "tokens/s", "samples_per_second": "samples/s"}
 
 
 class TrainingPresenter(Presenter):
-    """See `Presenter`."""
+    """The presentation of a training."""
 
     starter = starters.TRAINING
 
     def job_summary(self, job: Job) -> str:
-        """See `Presenter`."""
+        """Return a line with the number of ranks, nodes and GPUs, and the objectives."""
         training = cast("Training", job)
         gpus = f"with {errors.counted(job.resources.gpus, 'GPU')}" if job.resources.gpus else "without GPUs"
         each = " each" if job.resources.gpus and training.nodes > 1 else ""
@@ -50,18 +50,18 @@ class TrainingPresenter(Presenter):
         return f"{errors.counted(job.world_size, 'rank')} on {nodes} {gpus}{each}, {presenter.goals(job)}"
 
     def finished_hint(self, job: Job) -> str:
-        """See `Presenter`."""
+        """Return the command to show the metrics, and how to train again; `{0}` stands for the run."""
         return "`platform results {0}` shows its metrics; another training needs another --name"
 
     def line(self, status: RunStatus) -> str:
-        """See `Presenter`."""
+        """Return the step, the measures of the newest report, the rank that delays others, and the restarts."""
         share = _done_share(status)
         step = _step_text(status) + (f" ({output.percent(share)})" if share is not None else "")
         parts = (step or _start_text(status), *_measure_texts(status), _slowest_rank_text(status), restarts_text(status))
         return "; ".join(part for part in parts if part)
 
     def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
-        """See `Presenter`."""
+        """Yield lines with the result, the log, and the commands that continue a training that failed."""
         name, duration, result = handle.name, presenter.run_duration(status), _result_text(status)
         # The objectives of the result, if there is one, instead of those of the last batches.
         measures = [f"result: {result}", *_rate_texts(status)] if result else _measure_texts(status)
@@ -75,7 +75,7 @@ class TrainingPresenter(Presenter):
             yield f"the same with other code or parameters: `platform submit train {status.job} --resume {name}{local}`"
 
     def live(self, status: RunStatus) -> Live:
-        """See `Presenter`."""
+        """Return a bar of steps, with measures, the time left and warnings below it."""
         share = 1.0 if status.complete else _done_share(status)
         seconds_left = self.seconds_left(status)
         time_left = "" if seconds_left is None else f"{output.duration(seconds_left)} left"
@@ -84,10 +84,11 @@ class TrainingPresenter(Presenter):
             tuple((text, "dim") for text in (_details_text(status), presenter.slots(status), status.mlflow)),
             tuple((text, "yellow") for text in (_slowest_rank_text(status), restarts_text(status))),
         )
-        return Live(share or 0.0, (_step_text(status), "" if share is None else output.percent(share)), lines)
+        labels = (_step_text(status), "" if share is None else output.percent(share))
+        return Live(share=share or 0.0, bar_labels=labels, lines=lines)
 
     def fields(self, status: RunStatus) -> dict[str, object]:
-        """See `Presenter`."""
+        """Return the line of the training, its other metrics, its result and its parameters."""
         fields = {"training": self.line(status), "also": _details_text(status), "result": _result_text(status)}
         return {**fields, "parameters": presenter.parameters(status)}
 
@@ -115,7 +116,7 @@ class TrainingPresenter(Presenter):
         return status.eta if status.eta is not None else _progress(status).metrics.get(_SECONDS_LEFT)
 
     def progress_when_stopped(self, status: RunStatus) -> str:
-        """See `Presenter`."""
+        """Return the last step."""
         return _step_text(status) or "it had not reported a step"
 
     def failure(self, run: str, row: TrialRow) -> str:
@@ -126,7 +127,7 @@ class TrainingPresenter(Presenter):
         return f"attempt {row.attempt}: {reason}; it restarts from its last checkpoint"
 
     def why_no_best(self, run: str) -> str:
-        """See `Presenter`."""
+        """Return that the parameters of a training are those of its job."""
         return (
             f"{run} is a training, which searches nothing: its parameters are those of the job "
             f"(`platform results {run}` shows its metrics)"
@@ -144,21 +145,25 @@ class TrainingPresenter(Presenter):
                 f"{name} is a training, and has no trial {trial}: `platform logs {name}` shows the output of all its ranks, "
                 f"`platform logs {name} --attempt {trial}` its attempt {trial}"
             )
-        return _logs(handle, follow) if trial is None and attempt is None else handle.logs(0, attempt, follow=follow)
+        return (
+            _logs(handle, follow)
+            if trial is None and attempt is None
+            else handle.logs(trial=0, attempt=attempt, follow=follow)
+        )
 
 
 def restarts_text(status: RunStatus) -> str:
     """Return a text with the number of restarts; "" without a restart."""
-    count = status.retried
-    is_waiting = not (status.running or status.ended_trials)
-    if is_waiting:  # the last retry has not started yet, or waits for `platform resume`
-        count -= 1
-    times = {1: "once", 2: "twice"}.get(count, f"{count} times")
-    return f"restarted {times}" if count > 0 else ""
+    restart_count = status.retried  # attempts that failed, each of which is followed by a restart
+    has_newest_restarted = status.running or status.ended_trials
+    if not has_newest_restarted:  # the restart is still to come, perhaps only after `platform resume`
+        restart_count -= 1
+    times = {1: "once", 2: "twice"}.get(restart_count, f"{restart_count} times")
+    return f"restarted {times}" if restart_count > 0 else ""
 
 
 def _progress(status: RunStatus) -> TrainingProgress:
-    assert isinstance(status.progress, TrainingProgress)
+    assert isinstance(status.progress, TrainingProgress)  # a record of a training has no other
     return status.progress
 
 
@@ -233,7 +238,7 @@ def _logs(handle: RunHandle, follow: bool) -> Iterator[str]:
         is_new = newest > shown_attempt
         if is_new:
             shown_attempt = newest
-            yield from handle.logs(0, newest, follow=follow)
+            yield from handle.logs(trial=0, attempt=newest, follow=follow)  # a training is trial 0 of its run
         if not follow or not (is_new or is_active):
             break
         if not is_new:  # wait for the next attempt

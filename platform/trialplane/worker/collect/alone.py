@@ -77,7 +77,9 @@ def _learn(
     iteration_shards = None
     if learn is None:
         assert collect.write is not None  # the job has a learner otherwise
-        iteration_shards = shards.Shards(collect.write, fields["checkpoints"], fields["run"], fields["trial"])
+        iteration_shards = shards.Shards(
+            collect.write, checkpoints=fields["checkpoints"], run=fields["run"], iteration=fields["trial"]
+        )
     learner = Learner(**fields, iteration=fields["trial"], shards=iteration_shards)
     with context.activate(learner):
         return serving.result_dict((learn or shards.write)(learner, Results(collect.units, work)))
@@ -110,4 +112,4 @@ class _LocalWork:
         if not self.results:
             return None
         unit, items, packed = self.results.popleft()
-        return Result(unit, 0, items, transport.unpack(packed))
+        return Result(unit, worker=0, items=items, value=transport.unpack(packed))

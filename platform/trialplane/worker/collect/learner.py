@@ -152,4 +152,4 @@ class ResultFeed:
         """Return a result with its value read from its file, and record that the job has it."""
         self._unreported.append(fed.unit)
         packed = segments.read(fed.file, lambda: self._unused.append(fed.unit))
-        return Result(fed.unit, fed.worker, fed.items, transport.unpack(packed))
+        return Result(fed.unit, fed.worker, fed.items, value=transport.unpack(packed))

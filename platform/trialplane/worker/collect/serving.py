@@ -53,7 +53,7 @@ class WorkerRole(_Role):
             Stopped: A stop was requested.
         """
         weights = self._shared_files.weights
-        worker_units = worker.WorkerUnits(self._line, Path(self._shared_files.folder), fields["workdir"])
+        worker_units = worker.WorkerUnits(self._line, folder=Path(self._shared_files.folder), spare=fields["workdir"])
         assert self._request.worker is not None
         ctx = Worker(
             **{**fields, **job_checkpoint_fields(self._config, self._request)},
@@ -87,12 +87,12 @@ class LearnerRole(_Role):
             Invalid: The job's result is not a dict.
         """
         config, iteration = self._config, self._request.trial
-        location = trial.checkpoint_folder(config, self._request.run, 0)  # all iterations have the folder of trial 0
+        location = trial.checkpoint_folder(config, self._request.run, trial=0)  # all iterations have the folder of trial 0
         start = states.Start()
         if iteration > 0:
             start = states.States(location).load(iteration)
         elif self._request.resume:
-            start = states.States(trial.checkpoint_folder(config, self._request.resume, 0)).newest()
+            start = states.States(trial.checkpoint_folder(config, run=self._request.resume, trial=0)).newest()
         feed = learner.ResultFeed(self._line)
         iteration_shards = None
         if config.write:
@@ -148,8 +148,8 @@ def job_checkpoint_fields(config: records.SlotConfig, request: records.TrialRequ
 
     If the run resumes another one, they include the location of that run's checkpoints.
     """
-    location = f"{trial.checkpoint_folder(config, request.run, 0)}/own"
-    resumed_location = f"{trial.checkpoint_folder(config, request.resume, 0)}/own" if request.resume else None
+    location = f"{trial.checkpoint_folder(config, request.run, trial=0)}/own"
+    resumed_location = f"{trial.checkpoint_folder(config, run=request.resume, trial=0)}/own" if request.resume else None
     return {"checkpoints": location, "_origin": context.Origin(resumed_location)}
 
 

@@ -105,7 +105,7 @@ class Shards:
                     result = None  # frees its memory during the wait for the next one
                     if sink.size < self._write.shard_bytes:
                         result = next(rest, None)
-        shard = Shard(file, tuple(numbers), rows, items, sink.size, sink.digest.hexdigest())
+        shard = Shard(file, units=tuple(numbers), rows=rows, items=items, bytes=sink.size, sha256=sink.digest.hexdigest())
         self._folder.write(f"{name}.json", json.dumps(dataclasses.asdict(shard)).encode())
         return shard
 
@@ -126,7 +126,7 @@ class Shards:
 
 def open_shards(write: Mapping[str, Any], checkpoints: str, run: str, iteration: int) -> Shards:
     """Return the files of one iteration; for the arguments see `Shards`. `write` is the mapping in a slot's config."""
-    return Shards(Write.model_validate(dict(write)), checkpoints, run, iteration)
+    return Shards(Write.model_validate(dict(write)), checkpoints=checkpoints, run=run, iteration=iteration)
 
 
 def write(ctx: Learner, results: Results) -> Mapping[str, float]:

@@ -43,8 +43,7 @@ class Burst(Generic[SourceT]):
         """Add the next report, and drop those that it replaces in the selection."""
         number, item = self._count, (source, report)
         self._count += 1
-        _, metrics = report
-        replaced = self._extremes.add(number, metrics)
+        replaced = self._extremes.add(number, report.metrics)
         if replaced is not None:  # the report has a new minimum or maximum
             self._extreme_items[number] = item
             # A replaced report may still have the extreme of another metric.

@@ -106,7 +106,7 @@ def metric_files(
                 if metric_file.values:
                     yield metric_file
             elif file.suffix == ".wandb":
-                yield MetricFile(file, None, {})
+                yield MetricFile(path=file, source=None, values={})
 
 
 def _is_too_long(file: Path, source: MetricSource) -> bool:
@@ -128,10 +128,11 @@ def _read(file: Path, source: MetricSource, names: Collection[str], original: by
     values: dict[str, float] = {}
     file_lines: list[LineMetrics] = []
     first_metrics: dict[frozenset[str], dict[str, float]] = {}  # names in a line → the metrics of the first such line
-    for line in Tail(file, tail_source, 0, original).read(ended=True, deadline=deadline):
+    for line in Tail(file, tail_source, offset=0, original=original).read(ended=True, deadline=deadline):
         values.update(line.metrics)
         file_lines.append(line._replace(metrics=first_metrics.setdefault(frozenset(line.metrics), line.metrics)))
-    return MetricFile(file, source, values, tail_source.names.ambiguous.keys(), file_lines)
+    ambiguous = tail_source.names.ambiguous.keys()
+    return MetricFile(path=file, source=source, values=values, ambiguous=ambiguous, lines=file_lines)
 
 
 def _declared_files(folder: Path, declared: Sequence[str]) -> Iterator[Path]:

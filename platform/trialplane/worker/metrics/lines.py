@@ -58,7 +58,7 @@ class Epochs:
     """
 
     def __init__(self) -> None:
-        self._newest = LineMetrics(None, {})  # the newest line that names an epoch and a step
+        self._newest = LineMetrics(step=None, metrics={})  # the newest line that names an epoch and a step
         self._before = 0  # steps in the epochs before the current one
 
     def step(self, line: LineMetrics) -> int | None:
@@ -107,7 +107,7 @@ class LineParser:
         if self._table is not None and not has_pairs and (row := self._table.read(line)) is not None:
             return row
         if not _NUMERIC.search(line):
-            return LineMetrics(None, {})
+            return LineMetrics(step=None, metrics={})
         if self._patterns:
             return self._names.split_record(dict(_pattern_pairs(self._patterns, line)))
         if line.lstrip().startswith("{") and (record := objects.json_numbers(line)) is not None:
@@ -217,7 +217,7 @@ def _add_named_step(line_metrics: LineMetrics, line: str) -> LineMetrics:
             return LineMetrics(int(step), metrics)
         total_match = _TOTAL.match(lower_line, step_match.end())
         total = None if total_match is None else int(total_match[1])
-        return LineMetrics(int(step), metrics, float(epoch_match[1]), total)
+        return LineMetrics(step=int(step), metrics=metrics, epoch=float(epoch_match[1]), steps=total)
     brackets = _BRACKETS.match(line)
     return line_metrics if brackets is None else LineMetrics(int(brackets[1]), metrics)
 

@@ -138,7 +138,9 @@ class Names:
         # NaN, which stands for no step, is not valid. A step that the job names may be a fraction, and is rounded down.
         is_valid_step = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)
         is_epoch_the_step = best_rank < len(self._steps) and self._steps[best_rank] == EPOCH
-        return LineMetrics(int(step) if is_valid_step else None, metrics, None if is_epoch_the_step else epoch)
+        return LineMetrics(
+            step=int(step) if is_valid_step else None, metrics=metrics, epoch=None if is_epoch_the_step else epoch
+        )
 
 
 def same_words(name: str, metrics: Iterable[str]) -> str:

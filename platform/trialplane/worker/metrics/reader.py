@@ -94,13 +94,15 @@ class Reader:
         self._start_time = start_time
         self._held_reports: collections.deque[_HeldReport] = collections.deque()
         self._held_until: dict[str, float] = {}  # metric → time until which its first reports are held
-        self._sources = [Source(source, program.names, program.sample or ()) for source in program.metrics]
+        self._sources = [
+            Source(declaration=source, requested=program.names, arguments=program.sample or ()) for source in program.metrics
+        ]
         file_sources = [source for source in self._sources if source.declaration.source != "mlflow"]
         # A metric can have several sources if the job declares several, or is a script, which may report it itself.
         self._hold = HOLD if program.script or len(file_sources) > 1 else 0.0
         earlier_bytes = log.stat().st_size if log.exists() else 0  # written before the program's start
         output_sources = [source for source in self._sources if source.declaration.source == "stdout"]
-        self._tails = [Tail(log, source, earlier_bytes) for source in output_sources]
+        self._tails = [Tail(file=log, source=source, offset=earlier_bytes) for source in output_sources]
         self._next_look = -math.inf
         self._last_step = 0
 
@@ -130,7 +132,7 @@ class Reader:
             self.remarks += [_ambiguous_message(name, names) for name, names in self.ambiguous.items()]
         self._hold_reports(burst, now)
         due = self._take_due_reports(now, ended)
-        self._last_step = max([self._last_step, *(step for step, _ in due)])
+        self._last_step = max([self._last_step, *(report.step for report in due)])
         return [*due, *self._take_training_values()] if ended else due
 
     def _tail_reports(self, tail: Tail, now: float, deadline: float, *, ended: bool, size: int | None) -> Iterator[Report]:
@@ -191,16 +193,16 @@ class Reader:
                     values[name] = training_values[-1]
         self.newest.update(values)
         self.finite.update(values)
-        return [(self._last_step, values)] if values else []
+        return [Report(self._last_step, values)] if values else []
 
     def _hold_reports(self, burst: Burst[Source], now: float) -> None:
         """Hold each new report until `HOLD` seconds after the first appearance of each of its metrics.
 
         Another source may still turn out to have the same metric until then.
         """
-        for source, (step, metrics) in burst.reports():
-            until = max((self._held_until.setdefault(name, now + self._hold) for name in metrics), default=now)
-            self._held_reports.append(_HeldReport(until, source, step, metrics))
+        for source, report in burst.reports():
+            until = max((self._held_until.setdefault(name, now + self._hold) for name in report.metrics), default=now)
+            self._held_reports.append(_HeldReport(until, source, report.step, report.metrics))
 
     def _take_due_reports(self, now: float, ended: bool) -> list[Report]:
         """Return the reports that need not be held any longer, in order, without metrics of other sources."""
@@ -208,7 +210,7 @@ class Reader:
         while self._held_reports and (ended or self._held_reports[0].until <= now):
             held = self._held_reports.popleft()
             if owned := {name: value for name, value in held.metrics.items() if self._is_read_from(name, held.source)}:
-                due.append((held.step, owned))
+                due.append(Report(held.step, owned))
         return due
 
     def _is_read_from(self, name: str, source: Source) -> bool:
@@ -294,7 +296,7 @@ class Reader:
             for file in sorted(self._folder.glob(pattern))[:MOST_FILES]:
                 # A link could lead to a file that only the slot may read.
                 if file not in files_read and file.is_file() and self._is_own(file):
-                    self._tails.append(Tail(file, source, 0, self._original_content(file)))
+                    self._tails.append(Tail(file, source, offset=0, original=self._original_content(file)))
         self._tails.sort(key=lambda tail: self._sources.index(tail.source))
 
     def _original_content(self, file: Path) -> bytes:

@@ -6,12 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from trialplane.wire import records
 from trialplane.worker.metrics import lines
 from trialplane.worker.metrics.names import LineMetrics
 
-Report = tuple[int, dict[str, float]]
+
+class Report(NamedTuple):
+    """The metrics of one step."""
+
+    step: int
+    metrics: dict[str, float]
 
 
 class Steps:
@@ -94,7 +100,7 @@ class Steps:
         metrics = {name: value for name, value in self._metrics.items() if name not in self._reported_metrics}
         self._reported_metrics |= metrics.keys()
         self._metrics = {}
-        return [(self._step, metrics)] if metrics else []
+        return [Report(self._step, metrics)] if metrics else []
 
     def _begin_step(self, step: int) -> None:
         """Begin to collect reports of a step, at most of the largest step that the ledger can hold."""

@@ -50,7 +50,7 @@ class Table:
             self._header = []
             # scikit-learn's report has a column "support". Its averages are read by `lines`.
             is_header = "support" not in words and self._begin(words)
-            return LineMetrics(None, {}) if is_header else None
+            return LineMetrics(step=None, metrics={}) if is_header else None
         if self._header and (values := self._row_values(line, words)):
             return self._names.split_record(values)
         self._header = []

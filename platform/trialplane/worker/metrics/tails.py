@@ -137,7 +137,7 @@ class Tail:
             if ended and self._offset < size:
                 yield from self._read_end(size, file)
         if ended:
-            yield from self._decoder.read(b"", True)
+            yield from self._decoder.read(b"", ended=True)
 
     def _read_to(self, size: int, file: IO[bytes], deadline: float) -> Iterator[LineMetrics]:
         """Yield the metrics from the offset to a size, or to the deadline, and advance the offset."""
@@ -145,7 +145,7 @@ class Tail:
         while time.monotonic() < deadline and (data := file.read(max(0, min(CHUNK, size - self._offset)))):
             self._offset += len(data)
             self._last_bytes = (self._last_bytes + data)[-_LAST_BYTES:]
-            yield from self._decoder.read(data, False)
+            yield from self._decoder.read(data, ended=False)
 
     def _read_end(self, size: int, file: IO[bytes]) -> Iterator[LineMetrics]:
         """Read the last `LAST` bytes of a file that was not read in time, skip the bytes before them, and yield the metrics.

@@ -185,7 +185,7 @@ def _main() -> None:
     channel: RankChannel = Channel(socket.socket(fileno=int(sys.argv[1])), messages.TO_RANK)
     message = channel.receive()
     assert isinstance(message, messages.RunRank), "a supervisor sends RunRank first"
-    work = TrialWork(None, message.config, message.request, Path(message.workdir))
+    work = TrialWork(job_function=None, config=message.config, request=message.request, workdir=Path(message.workdir))
     run_and_end(work, placement_of(work, message.local, message.address), channel, int(sys.argv[2]))
 
 

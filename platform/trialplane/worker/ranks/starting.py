@@ -87,7 +87,9 @@ def spawn(work: rank.TrialWork, placement: rank.Placement, close_inherited: Call
     )
     process.returncode = 0  # otherwise the Popen object may wait for the process, whose exit the supervisor needs
     started = _started_rank(placement, process.pid, connections)
-    request = messages.RunRank(work.config, work.request, str(work.workdir), placement.local, placement.address)
+    request = messages.RunRank(
+        work.config, work.request, workdir=str(work.workdir), local=placement.local, address=placement.address
+    )
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the process has died, which the supervisor handles
         started.channel.send(request)
     return started
@@ -131,7 +133,7 @@ def _started_rank(placement: rank.Placement, pid: int, connections: _Connections
     forwarder = None
     if placement.rank:
         os.close(connections.sink)
-        forwarder = LineForwarder(connections.source, f"[rank {placement.rank}] ", sys.stdout.fileno())
+        forwarder = LineForwarder(connections.source, prefix=f"[rank {placement.rank}] ", log=sys.stdout.fileno())
     channel: Channel[messages.ToRank, messages.FromRank] = Channel(connections.supervisor_end, messages.FROM_RANK)
     return Rank(placement, pid, os.pidfd_open(pid), channel, forwarder)
 

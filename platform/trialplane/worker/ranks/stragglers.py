@@ -101,7 +101,8 @@ class Stragglers:
         slowest = max(slow, key=medians.__getitem__, default=None)
         self._slowest = None
         if slowest is not None:
-            self._slowest = Straggler(slowest, self._steps[slowest], medians[slowest], slow[slowest])
+            step, seconds = self._steps[slowest], medians[slowest]
+            self._slowest = Straggler(slowest, step, seconds, median=slow[slowest])
         changed_ranks = sorted(self._slow.symmetric_difference(slow))
         if not changed_ranks:
             return None
@@ -112,7 +113,7 @@ class Stragglers:
         is_slow = rank not in self._slow
         self._slow ^= {rank}
         other_median = statistics.median(seconds for other, seconds in medians.items() if other != rank)
-        return Straggler(rank, self._steps[rank], medians[rank], other_median, is_slow)
+        return Straggler(rank, self._steps[rank], seconds=medians[rank], median=other_median, is_slow=is_slow)
 
     @property
     def has_all_times(self) -> bool:

@@ -47,7 +47,7 @@ def perform(
     job_function: context.JobFunction | None, message: messages.RunTrial, channel: TrialChannel
 ) -> records.TrialOutcome:
     """Perform the role of a trial of several processes on one node: run its ranks, and return the outcome."""
-    return Supervisor(job_function, message.config, message.request, Path(message.workdir), channel).run()
+    return Supervisor(job_function, message.config, message.request, workdir=Path(message.workdir), channel=channel).run()
 
 
 class Supervisor:
@@ -215,12 +215,12 @@ class Supervisor:
         if slowest is not None:
             self._slowest_metrics = {ranks.SLOWEST_RANK: float(slowest.rank), ranks.SLOWEST_RANK_FACTOR: slowest.factor}
         now = time.monotonic()
-        lacks_rank_0 = self._request.node > 0
+        lacks_rank_0 = self._request.node > 0  # on rank 0's node, the times go with the reports of the job
         if lacks_rank_0 and self._stragglers.has_all_times and now >= self._times_due_at:
             times = self._take_step_seconds()
             if times:
                 self._times_due_at = now + TIMES_INTERVAL
-                self._report(messages.Reported(message.step, times, time.time(), now, waits=False))
+                self._report(messages.Reported(message.step, metrics=times, time=time.time(), sent=now, waits=False))
 
     def _take_step_seconds(self) -> dict[str, float]:
         """Return the seconds per step of this node's ranks that have reported since the last call, as metrics.
@@ -269,8 +269,9 @@ class Supervisor:
                     self._kill_in(ABORT_GRACE)
 
     def _apply(self, next_step: NextStep) -> None:
-        """Take the verdict's next step for the ranks that still run, and log its remarks."""
+        """Take the verdict's next step for the ranks that still run (see `NextStep`), and log its remarks."""
         now = time.monotonic()
+        # The first failure, or the result, sets its timer; later ones do not move it.
         if next_step is NextStep.SETTLE and "settle" not in self._timers:
             self._timers.set("settle", now + SETTLE, self._settle)
         elif next_step is NextStep.RESULT and "linger" not in self._timers:

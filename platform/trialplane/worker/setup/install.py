@@ -323,7 +323,7 @@ def main(argv: Sequence[str], code_archive: Path, target: Path, log: Path = _TER
     code = target / ".code"
     try:
         pack.unpack(pack.read(code_archive), code)
-        limits = Limits(options.index, options.max_size, options.timeout)
+        limits = Limits(options.index, options.max_size, seconds=options.timeout)
         installed = install(code, options.requirements, target, limits)
     except (SlotError, OSError) as error:
         return _report_failure(str(error), log, 1)

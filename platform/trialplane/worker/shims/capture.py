@@ -28,7 +28,7 @@ _STAND_IN = "trialplane.worker.shims.wandb"
 _WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 
 # Converts names that libraries log to names of metrics; set by `begin` for the trial of this process.
-_names = Names((), "")
+_names = Names(requested=(), step="")
 
 
 def prepare(config: records.SlotConfig) -> None:
@@ -71,7 +71,7 @@ def begin(config: records.SlotConfig, request: records.TrialRequest) -> None:
     """Capture the logs of the job's libraries from now on, in the process of a trial or of one of its ranks."""
     global _names
     prepare(config)
-    _names = Names(request.metrics, "")
+    _names = Names(requested=request.metrics, step="")
     captured = config.capture or ()
     if "mlflow" in captured:
         mlflow_runs.report_to(functools.partial(context.note, "mlflow"))

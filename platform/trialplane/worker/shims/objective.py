@@ -109,7 +109,7 @@ class Trial:
         """
         low, high = _finite_number(name, low), _finite_number(name, high)
         step = None if step is None else _finite_number(name, step)
-        value = float(self._suggest(messages.Suggest(name, "float", low, high, step, bool(log))))
+        value = float(self._suggest(messages.Suggest(name, kind="float", low=low, high=high, step=step, log=bool(log))))
         return float(self._record(name, value, value))
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
@@ -119,7 +119,7 @@ class Trial:
             ValueError: As in `suggest_float`.
         """
         low, high, step = int(low), int(high), int(step)
-        value = int(self._suggest(messages.Suggest(name, "int", low, high, step, bool(log))))
+        value = int(self._suggest(messages.Suggest(name, kind="int", low=low, high=high, step=step, log=bool(log))))
         return int(self._record(name, value, value))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:

@@ -138,7 +138,9 @@ def _watch_dataclasses(declarations: Declarations, parser_class: Any) -> None:
             kind = KINDS.get(type_, "") or kind_of(default)
             style, lists = "value" if kind == "bool" else "", "literal" if isinstance(default, list) else ""
             if name != "help":
-                declarations.options.append(Option(name, default, kind, f"--{name}", choices, style, lists=lists))
+                declarations.options.append(
+                    Option(name, default, kind, flag=f"--{name}", choices=choices, style=style, lists=lists)
+                )
         declarations.end()
 
     parser_class.parse_args = parse_args
@@ -191,7 +193,10 @@ def _add_parser(
 
 
 def _adds_pairs(declarations: Declarations, action: argparse.Action, flag: str) -> bool:
-    """If an argument takes pairs for yacs, `NAME VALUE …`, as its further words, add these; return whether it does."""
+    """Add the values of a configuration that an argument sets by pairs of words, `NAME VALUE …`, as with the library yacs.
+
+    Return whether it does.
+    """
     config_values = yacs_values() if action.nargs in (argparse.REMAINDER, "+", "*") else []
     if not config_values and not (action.nargs == argparse.REMAINDER and merges_pairs()):
         return False

@@ -160,8 +160,8 @@ def _merge_of(statement: ast.stmt, call: ast.Call, form: str) -> _Merge:
         configs = [*statement.targets, *configs]
     elif isinstance(statement, ast.AnnAssign):
         configs = [statement.target, *configs]
-    last_line = statement.end_lineno or statement.lineno
-    return _Merge(statement.lineno, last_line, tuple(configs), isinstance(statement, ast.Return), form)
+    first_line, is_returned = statement.lineno, isinstance(statement, ast.Return)
+    return _Merge(first_line, statement.end_lineno or first_line, tuple(configs), is_returned=is_returned, form=form)
 
 
 def _call_arguments(call: ast.Call) -> list[ast.expr]:

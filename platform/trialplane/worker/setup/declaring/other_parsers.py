@@ -105,7 +105,7 @@ def _end_at_optparse(declarations: Declarations, parser: Any) -> NoReturn:
             default = declarations.plain_default(parser.defaults.get(option.dest), {"int": int, "float": float}.get(kind))
         flag = (option._long_opts or option._short_opts)[0]
         style = "switch" if is_switch else ""
-        name = parameter_name(flag, (), option.dest)
+        name = parameter_name(flag, flags=(), destination=option.dest)
         declarations.options.append(Option(name, default, kind, flag, plain_choices(option.choices), style))
     declarations.end()
 
@@ -182,7 +182,7 @@ def _end_at_fire(declarations: Declarations, component: Any) -> NoReturn:
 def _fire_option(declarations: Declarations, parameter: inspect.Parameter) -> Option:
     """Return the option for a parameter of a function that fire calls."""
     is_required = parameter.default is parameter.empty
-    default = None if is_required else declarations.plain_default(parameter.default, None)
+    default = None if is_required else declarations.plain_default(parameter.default, type_=None)
     kind = KINDS.get(parameter.annotation, "") or kind_of(default)
     return Option(
         name=parameter.name,
