@@ -12,6 +12,7 @@ from tests.worker.metrics.conftest import STDOUT, Trial
 from trialplane.job.program import MetricSource
 from trialplane.wire.records import StopRule
 from trialplane.worker.metrics import burst, lines, reader, tails
+from trialplane.worker.metrics.steps import Report
 
 NOISE = "working on something that has no number worth a word\n"
 
@@ -62,7 +63,7 @@ def test_thinning_keeps_the_first_minimum_the_first_maximum_and_the_last(values:
         patch.setattr(burst, "MOST", most)
         made = burst.Burst[str](("a",), lambda report: report[1]["a"] == 7)
         for step, value in enumerate(values):
-            made.add("of", (step, {"a": float(value)}))
+            made.add("of", Report(step, {"a": float(value)}))
         steps = [step for _, (step, _) in made.reports()]
     assert steps == sorted(set(steps)) and len(steps) == min(len(values), most)
     assert {values.index(min(values)), values.index(max(values)), len(values) - 1} <= {*steps}
