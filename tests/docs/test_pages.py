@@ -25,7 +25,19 @@ PRINTED = {
         rf"{name}\S* SUCCEEDED"
         for name in (
             *("study", "objectives", "population", "promotion", "earlier-1", "earlier", "longer-1"),
-            *("reuse: 2 checkpoints(?s:.*?)longer", "refit-1", "refit", "sampler", "searcher", "budget", "cost", "memory"),
+            *(
+                "reuse: 2 checkpoints(?s:.*?)longer",
+                "changed-1",
+                "changed-1",
+                "changed",
+                "refit-1",
+                "refit",
+                "sampler",
+                "searcher",
+                "budget",
+                "cost",
+                "memory",
+            ),
             *("share", "script", "command", "data", "capture", "optuna", "ray", "training", "collection"),
         )
     ],
