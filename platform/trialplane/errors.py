@@ -8,6 +8,7 @@
     │   ├── RunExists               a run with this name has another spec; shows the difference
     │   ├── NotPackedError          a folder is too large to be uploaded, or has a link that leads out of it
     │   ├── OtherFolderError        a command needs files of a folder above its own; shows the command for that
+    │   ├── ParameterNotFound       no parameter of a script has this name; names similar ones
     │   ├── EntrypointError         the job's code cannot be imported
     │   ├── CheckpointMismatch      a checkpoint does not fit the model, the order of batches or the number of ranks
     │   └── DataError               a text file is missing, empty, not text, or has changed
@@ -164,6 +165,10 @@ class OtherFolderError(InputError):
     def __init__(self, message: str, folder: Path, command: str) -> None:
         super().__init__(message)
         self.folder, self.command = folder, command
+
+
+class ParameterNotFound(InputError):
+    """No parameter of a script has a name that the user wants to search."""
 
 
 class EntrypointError(InputError):

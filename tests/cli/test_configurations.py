@@ -133,6 +133,19 @@ def test_a_command_for_another_folder_is_shown_only_if_it_would_be_accepted_ther
         assert result.stderr.count("\n") == 1 and shown in result.stderr, result.output
 
 
+def test_why_a_command_needs_another_folder_is_said_also_if_that_has_a_job(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"import argparse\n{SHARED}parser = argparse.ArgumentParser()\nparser.add_argument('--lr')\nparser.parse_args()\n"
+    files = {"shared_lib/losses.py": "def loss(lr): return lr\n", "projects/fit.py": text, "job.yaml": ""}
+    write(written, files)
+    monkeypatch.chdir(written / "projects")
+    result = platform("init", "--from", "python fit.py --lr 1", "--space", "lr=0.5..2")
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1, result.output
+    assert "imports modules of " in result.stderr and f"`cd {written} && platform init" in result.stderr, result.output
+    assert f"; there, {written}/job.yaml already exists; " in result.stderr, result.output
+
+
 def test_a_value_of_a_commands_script_without_a_name_gets_one(
     platform, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

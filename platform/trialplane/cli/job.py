@@ -15,7 +15,7 @@ import click
 from trialplane.cli import importing, kinds, names, output
 from trialplane.cli.init_from import from_command, from_file, script_folder
 from trialplane.cli.init_from.request import Request
-from trialplane.errors import EXIT_OK, InputError, OtherFolderError
+from trialplane.errors import EXIT_OK, InputError, OtherFolderError, ParameterNotFound
 from trialplane.importing import dvc
 from trialplane.job import load, mlflow_names, requirements, schema, short_forms
 from trialplane.job.kinds import base
@@ -134,8 +134,13 @@ def _create_from(source: str, request: Request) -> int:
         except OtherFolderError as error:
             if request.space:  # whose names the command for the other folder must have, too
                 check = dataclasses.replace(request, with_smoke=False, only_checks=True)
-                with contextlib.chdir(error.folder), contextlib.redirect_stderr(io.StringIO()):
-                    from_command.make_of_command(error.command, check)
+                try:
+                    with contextlib.chdir(error.folder), contextlib.redirect_stderr(io.StringIO()):
+                        from_command.make_of_command(error.command, check)
+                except ParameterNotFound:
+                    raise
+                except InputError as other_error:  # as for a job.yaml that is there already
+                    raise InputError(f"{error}; there, {other_error}") from error
             raise
     tool = importing.source_of(file)
     if not tool:

@@ -20,7 +20,7 @@ from typing import Any
 from trialplane import errors
 from trialplane.cli import importing, output
 from trialplane.cli.init_from import bounded, script_folder
-from trialplane.errors import InputError, SpecError
+from trialplane.errors import InputError, ParameterNotFound, SpecError
 from trialplane.importing import guess, launcher, script
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, settings, short_forms
@@ -857,7 +857,7 @@ def refuse_unknown(
         typed: The user's command.
 
     Raises:
-        InputError: The script lacks one. The message has similar names, or for Hydra the reason that Hydra gives.
+        ParameterNotFound: The script lacks one. The message has similar names, or for Hydra the reason that Hydra gives.
     """
     known_names = {option.name for option in declared.options}
     # jsonargparse lists `--model.backbone.help` in place of the arguments of a class that the command may choose.
@@ -881,7 +881,7 @@ def refuse_unknown(
         reason = f" ({hydra_error})"
     if declared.failure:
         names_text = " and no ".join(unknown_names)
-        raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
+        raise ParameterNotFound(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
     words, folder = ((), ".") if parsed_script.call is None else (parsed_script.call.arguments, parsed_script.call.folder)
     in_files = {name: file_and_key for name in unknown_names if (file_and_key := _key_in_files(name, copy.folder, words))}
     names_with_hints = _names_with_hints(unknown_names, known_names, in_files, declared.left_out)
@@ -892,7 +892,8 @@ def refuse_unknown(
     elif not remedy and not has_similar and not reason and (copy.file.suffix == ".py" or parsed_script.call is not None):
         name, file = unknown_names[0], copy.file if parsed_script.call is None else Path(parsed_script.call.script)
         remedy = f"; for a value without a name in {file.name}, set `{name} = VALUE` at its top and use {name} there"
-    raise InputError(f"{title} has no parameter {'; and no '.join(names_with_hints)}{reason}{remedy}; nothing was changed")
+    names_text = "; and no ".join(names_with_hints)
+    raise ParameterNotFound(f"{title} has no parameter {names_text}{reason}{remedy}; nothing was changed")
 
 
 def _names_with_hints(
