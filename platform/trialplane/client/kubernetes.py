@@ -120,6 +120,7 @@ class KubernetesTarget:
         defaults = self.objects.site.checkpoints
         new_saving = saving.Saving.of(job, defaults)
         if new_saving is not None and new_saving.is_volume:
+            # A pod mounts the folder of its own run, and of the run that it resumes, but not those of other earlier runs.
             return "a pod sees only its own run on a volume; with checkpoints.url, runs keep them in an object store"
         return saving.obstacle(run, old_job, job, defaults)
 

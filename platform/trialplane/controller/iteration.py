@@ -387,6 +387,8 @@ class Iteration:
     def _retry_lost_result(self, unit: int, worker: int, reason: str, *, uses_retry: bool = True) -> None:
         """Retry a unit whose result was lost, or fail it if its retries are used up, and log that.
 
+        While the iteration ends, nothing is retried any more, and nothing is logged.
+
         Args:
             unit: Number of the unit.
             worker: Number of the worker that offered the result.

@@ -708,8 +708,10 @@ class Ledger:
             retry_of: Attempt that it repeats or continues; None for the first attempt at a trial.
         """
         trial, population = optuna_trial.number, self._search.population
+        # A replay of a schedule has the seeds of the members that it replays.
         seed_trial = trial if population is None else population.seed_trial(trial)
-        seed = samplers.derived_seed(self.job.seed, seed_trial) ^ 0x5EED  # not the seed of the trial's sampler
+        # It differs from the seed of the trial's sampler, so that the job does not draw the numbers of its parameters again.
+        seed = samplers.derived_seed(self.job.seed, seed_trial) ^ 0x5EED
         request = TrialRequest(
             run=self.run,
             trial=trial,
@@ -777,7 +779,13 @@ class Ledger:
             self._states[outcome.number] = frozen
 
     def _count_end(self, request: TrialRequest, sampled: Mapping[str, Any], outcome: TrialOutcome) -> None:
-        """Count the end of an attempt. It has ended now, or under an earlier controller when the ledger is opened."""
+        """Update all that depends on the ends of attempts, except Optuna's memory; the order of the updates does not matter.
+
+        Args:
+            request: Attempt that has ended, now or under an earlier controller when the ledger is opened.
+            sampled: Its drawn parameters, without the fixed ones.
+            outcome: Its end.
+        """
         if outcome.checkpoints is not None:
             self.saved.add(TrialFolder(request.trial, request.folder), outcome.checkpoints)
         if rows.is_out_of_memory(outcome):
@@ -791,7 +799,7 @@ class Ledger:
         self._best_reports.record_end(request.trial, outcome)
         if request.segment is not None and outcome.state is TrialState.PAUSED:
             self._pauses[request.trial, request.segment.rung] = request.number
-        if self.promotion is not None and not outcome.retried:
+        if self.promotion is not None and not outcome.retried:  # the retry will end the segment
             done, losses = self._steps_done(request, outcome), self._losses(outcome)
             self.promotion.record_end(request.trial, outcome.state, done=done, losses=losses)
         self._update_newest(rows.row(self.job, request, sampled, outcome))

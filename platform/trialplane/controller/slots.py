@@ -262,6 +262,7 @@ class SlotPool:
         state.running = process = Process(state.actor, serial=next(self._serials), request=request)
         state.was_told_to_end, state.answer_by, state.exiting_since = False, None, None
         start = messages.encode(messages.StartAttempt(request))
+        # Ray would fetch the weights of a plain reference before the call. In a list the actor fetches them itself.
         reference = process.actor.call("run", process.serial, start, [] if weights is None else [weights])
         self._pending[reference] = state
 

@@ -476,7 +476,7 @@ class Exporter:
         assert self._earlier_runs is not None
         if series in self._earlier_runs:
             return self._earlier_runs.pop(series)
-        return self._trial_runs.get(series, "")
+        return self._trial_runs.get(series, "")  # stays there, so that the run is known as one that the trial has created
 
     def _search_runs(self) -> None:
         """Search runs that trials have created, and if `_earlier_runs` is None also those of earlier exporters."""

@@ -90,10 +90,11 @@ class Connection:
 
     def __init__(self, service: LedgerService) -> None:
         self._service = service
+        # The admitted run: its address, its name, and the digest of its token; None and "" before a request is admitted.
         self._address: Address | None = None
         self._run = ""
         self._digest = ""
-        self._storage: Served | None = None
+        self._storage: Served | None = None  # None until the ledger is opened
 
     @property
     def is_open(self) -> bool:

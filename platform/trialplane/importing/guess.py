@@ -451,6 +451,7 @@ def is_measure(metric: str) -> bool:
     words = set(_words(metric))
     is_variable = "_" in metric and metric.isupper() and not re.fullmatch(r"[A-Z]+_\d+", metric)  # NDCG_10 is NDCG@10
     norms = _NORMS if is_held_out(metric) else set()  # otherwise `l1` is more likely an argument
+    # A seed is a setting, even if its name has the word of a score.
     return not is_variable and "seed" not in words and bool(words & (_LOSSES | _SCORES | norms))
 
 

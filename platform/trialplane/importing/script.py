@@ -248,7 +248,7 @@ def read(
         style = Style.ATTRIBUTES
     if with_search and style is Style.UNKNOWN:
         style, own_search = _search_in_modules(tree, module_text, name, notes)
-    # The remaining styles are for scripts without arguments: GLOBALS, and those that replace it.
+    # The remaining styles are for scripts without arguments. Each one below replaces those before it.
     if style is Style.UNKNOWN and not ARGUMENTS.search(all_text):
         style, options = Style.GLOBALS, values
     top = list(dict.fromkeys(_imported_modules(tree.body)))
@@ -260,6 +260,8 @@ def read(
         style, options = Style.PROMPTS, prompt_options
     variables = tuple(_environment_options(tree))
     needs_variables = any(option.required for option in variables)
+    # Variables replace values in the text if one of them is worth a search, or if the script cannot run without them and has
+    # no other value that is.
     if style in _WITHOUT_ARGUMENTS and (guess.space(variables) or (needs_variables and not guess.space(options))):
         style, options = Style.ENVIRONMENT, variables
     is_module = any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree))

@@ -327,7 +327,8 @@ class Reader:
         """Return the expression that is assigned to a local name; None if other code may change its value.
 
         It is the only one, or the last one before the name if all of them are in the same block of the name's function. A
-        trial evaluates it, so unlike `_assigned_value` this obeys Python's scopes, and no code may change the object.
+        trial evaluates the expression, so unlike `_assigned_value` this obeys Python's scopes, and no code may change the
+        object.
         """
         scope = self._scopes[id(name)].owner(name.id)
         if scope is None or isinstance(scope.node, ast.ClassDef):
@@ -348,9 +349,12 @@ class Reader:
         if value is None:
             return None
         mutations = self._mutations.get((id(scope), name.id), set())
-        is_dict = isinstance(value, ast.Dict)  # whose changed items are folded, or in self._changes
+        is_dict = isinstance(
+            value, ast.Dict
+        )  # the caller merges changed items into a dict, or reports those in self._changes
         if "attribute" in mutations or ("item" in mutations and not is_dict):
             return None
+        # A method may change any object that a call has created. Methods of literals, such as `append`, are those of builtins.
         is_created_by_call = any(isinstance(descendant, ast.Call) for descendant in ast.walk(value))
         return None if "method" in mutations and is_created_by_call else value
 

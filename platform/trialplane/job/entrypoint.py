@@ -240,8 +240,9 @@ def _program_file_issues(program: ProgramFile, folder: Path) -> Iterator[Issue]:
 
 
 def _globals_issues(job: Job, file: Path, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of parameters for which a script has no value to replace, if the job says `arguments: globals`.
+    """Yield issues of parameters for which a script has no value to replace, if the job's arguments have `{globals}`.
 
+    The short form `arguments: globals` was replaced by that before. Another check reports a script that cannot be parsed.
     Parameters of placeholders are not checked, because the script gets them as arguments.
     """
     tree = _parse(file, file.name) if file.is_file() else None

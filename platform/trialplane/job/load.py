@@ -296,10 +296,10 @@ def _valid_environment_paths(job_file: Document, base_judgment: verdict.Judgment
         job_file: The job file.
         base_judgment: Result of validating the job without a profile.
     """
-    broken_fields = {issue.field for issue in base_judgment.issues}
+    fields_with_issues = {issue.field for issue in base_judgment.issues}  # unlike `broken`, with the path of each entry
     environment = job_file.data.get("environment")
     names = environment if isinstance(environment, dict) else {}
-    return [("environment", name) for name in names if f"environment.{name}" not in broken_fields]
+    return [("environment", name) for name in names if f"environment.{name}" not in fields_with_issues]
 
 
 def _job_name(path: Path) -> str:

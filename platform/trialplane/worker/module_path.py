@@ -33,7 +33,9 @@ def with_first(folder: str, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def passed_on(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """Return the words of a command whose interpreters import from these folders also if the command sets PYTHONPATH.
+    """Return a command with the folders of `with_first` before those in each PYTHONPATH that the command itself sets.
+
+    Otherwise `env PYTHONPATH=src python x.py` would replace them.
 
     Args:
         command: The words.

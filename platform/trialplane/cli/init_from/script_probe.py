@@ -240,8 +240,13 @@ def _options_in_file(
 ) -> tuple[Script, dict[str, Option]]:
     """Return a command with the file whose values a trial replaces in a copy, and these values by name.
 
-    The file is the settings file that the command names. It is the called script if the user wants to search values in its
-    text, and that script or a module with its settings if nothing else is a parameter worth a search.
+    Of these files, a later one replaces an earlier one:
+    1. The settings file that the command names, unless arguments override its values.
+    2. The called script or a module with its settings, if neither the command, the settings file nor the arguments have a
+       parameter worth a search.
+    3. The called script, if a requested name is a constant in it and none is in the file so far.
+    4. A module that alone sets a requested name that nothing else has.
+    There may be none.
 
     Args:
         command: The command.
@@ -256,12 +261,13 @@ def _options_in_file(
     in_file = {option.name: option for option in command.options if option.name not in in_command}
     if called_script.style is Style.CONFIGURATOR:  # its arguments override the file, so only they are set
         in_file = {}
-    # The same for a flag of ml_collections, whose values have the name of the flag before those in the file.
+    # The same for a flag of ml_collections: with --config, the arguments config.lr, … override lr, … of the file.
     flags = [word.lstrip("-").partition("=")[0] for word in call.arguments if word.startswith("-")]
     nested = {option.name for option in declared.options} & {f"{flag}.{key}" for flag in flags for key in in_file}
     in_file = {} if nested else in_file
     known_options = [*in_command.values(), *in_file.values(), *declared.options]
     has_parameters = in_command or appended or guess.space(known_options)
+    # Appended arguments are of no use if none is worth a search, and the user requests none.
     is_of_no_use = not (requested or declared.failure or guess.space(known_options) or guess.any_float(known_options))
     if not has_parameters or (appended and is_of_no_use):
         text_values = {called_copy.name: called_script.values, **_module_values(called_copy, called_script)}
@@ -270,11 +276,14 @@ def _options_in_file(
             in_file = {option.name: option for option in text_values[config]}
             command = dataclasses.replace(command, config=config)
     constants = _constants(called_script, requested, [*in_command, *in_file, *_spellings(declared.options)])
-    if constants and not set(requested) & set(in_file):  # a trial can replace the values of one file only
+    if constants and not set(map(_key, requested)) & set(
+        map(_key, in_file)
+    ):  # a trial can replace the values of one file only
         in_file = constants
         command = dataclasses.replace(command, config=called_copy.name)
     known_names = [*in_command, *in_file, *_spellings(declared.options)]
-    # An unknown name may also be an argument of a script that did not start, or a key that Hydra lists nowhere.
+    # Only of a script that lists all of its arguments, an unknown name is certainly none. A script that did not start lists
+    # none, and Hydra does not list all keys.
     lists_all = not (declared.failure or declared.overrides or declared.pairs or called_script.style is Style.HYDRA)
     if lists_all and not set(map(_key, requested)) & set(map(_key, in_file)):
         missing_names = [name for name in requested if not any(_means(name, known_name) for known_name in known_names)]

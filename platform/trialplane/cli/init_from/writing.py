@@ -216,7 +216,10 @@ def _print_repeated(name: str, text: str, job: ScriptJob) -> None:
 
 
 def _with_paths_from(folder: Path, parsed_script: Script, file: Path) -> Script:
-    """Return a script whose declared paths are relative to a folder, which is that of its file or one above."""
+    """Return a script whose declared paths are relative to a folder, which is that of its file or one above.
+
+    Paths outside of the folder are left out: a trial runs in a copy of it, and finds no results elsewhere.
+    """
     home = file.parent.relative_to(folder)
     metric_files, outputs = (
         tuple(path for path in (os.path.normpath(home / name) for name in names) if not path.startswith((os.pardir, "/")))

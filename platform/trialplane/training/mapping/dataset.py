@@ -172,6 +172,7 @@ def _pickled(function: Callable[..., Any]) -> bytes:
     """
     import dill
 
+    # dill also pickles lambdas and functions of a script. With `recurse`, it takes only the globals that the function uses.
     pickled = dill.dumps(function, recurse=True)
     if len(pickled) > pickling.limit():
         raise errors.PolicyError(

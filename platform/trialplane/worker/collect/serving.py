@@ -144,8 +144,9 @@ def perform(
 
 
 def job_checkpoint_fields(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:
-    """Return the fields of the context about the folder of the job's own checkpoints, which all iterations share.
+    """Return the fields of the context about the folder in which the job itself saves checkpoints.
 
+    All iterations share one folder below that of trial 0, beside the checkpoints that the platform saves for the learner.
     If the run resumes another one, they include the location of that run's checkpoints.
     """
     location = f"{trial.checkpoint_folder(config, request.run, trial=0)}/own"

@@ -130,8 +130,9 @@ def _read(file: Path, source: MetricSource, names: Collection[str], original: by
     first_metrics: dict[frozenset[str], dict[str, float]] = {}  # names in a line → the metrics of the first such line
     for line in Tail(file, tail_source, offset=0, original=original).read(ended=True, deadline=deadline):
         values.update(line.metrics)
+        # Only names, steps and the number of lines matter, so lines with the same names share one dict, to save memory.
         file_lines.append(line._replace(metrics=first_metrics.setdefault(frozenset(line.metrics), line.metrics)))
-    ambiguous = tail_source.names.ambiguous.keys()
+    ambiguous = tail_source.names.ambiguous.keys()  # as the lines above have filled it
     return MetricFile(path=file, source=source, values=values, ambiguous=ambiguous, lines=file_lines)
 
 
