@@ -72,7 +72,7 @@ def test_a_program_that_starts_over_fails(tmp_path: Path) -> None:
         segment = Segment(4, ("loss",), 2, 0, Parent(0, 2, first.checkpoints.digest))
         second = bench.reported(dataclasses.replace(request, segment=segment, attempt=2))[0]
         assert (second.state, second.failure) == (TrialState.FAILED, FailureClass.INVALID)
-        assert "the job has reported step 1 again" in second.message and "{checkpoints}" in second.message
+        assert "the job has started over and reported step 1" in second.message and "{checkpoints}" in second.message
 
 
 def program_of(**fields: Any) -> Program:

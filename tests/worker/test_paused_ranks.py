@@ -62,7 +62,7 @@ def test_all_ranks_pause_and_continue(tmp_path: Path, what: str) -> None:
         assert first.checkpoints is not None
         forgotten, _ = ended("forgets", 2, Segment(4, ("loss",), 2, 0, Parent(0, 2, first.checkpoints.digest)))
         assert (forgotten.failure, forgotten.certain) == (FailureClass.INVALID, True), forgotten.message
-        assert "has reported step 1 again" in forgotten.message
+        assert "has started over and reported step 1" in forgotten.message
         middle, more = ended(what, 2, Segment(4, ("loss",), 2, 0, Parent(0, 2, first.checkpoints.digest)))
         assert middle.state is TrialState.PAUSED, middle.message
         last, rest = ended(what, 3, Segment(0, ("loss",), 4, 0, Parent(0, 4)))

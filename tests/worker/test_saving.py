@@ -121,14 +121,33 @@ def test_a_trial_that_starts_over_fails_at_its_first_report(bench: Bench, what: 
     segment = Segment(4, ("loss",), 2, 1 - first_step, Parent(3, 2, first.checkpoints.digest))
     second, reports = ended(bench, what, first=first_step, segment=segment, attempt=2)
     assert (second.failure, second.certain, reports) == (FailureClass.INVALID, True, [])
-    assert f"was to continue after its 2 steps, and the job has reported step {first_step} again" in second.message
+    assert (
+        f"was to continue after its 2 steps, and the job has started over and reported step {first_step}" in second.message
+    )
 
 
-def test_a_trial_may_report_the_restored_state() -> None:
-    pause = Pause(Segment(4, ("loss",), 2, 0, Parent(3, 2)))
-    assert pause.is_repeated(2, is_restored=False)
-    assert not pause.is_repeated(2, is_restored=True), "as an evaluation before the training does"
-    assert not Pause(Segment(4, ("loss",), 2, 0)).is_repeated(1, is_restored=False), "it starts over without a checkpoint"
+def test_a_trial_may_continue_from_before_its_rung(bench: Bench) -> None:
+    """Its newest state is damaged, or an attempt that was lost has left only states beyond the rung."""
+    first, _ = ended(bench, "saves", segment=Segment(1, ("loss",)))
+    assert first.checkpoints is not None
+    second, _ = ended(bench, "saves", segment=Segment(3, ("loss",), 1, 0, Parent(3, 1, first.checkpoints.digest)), attempt=2)
+    assert second.state is TrialState.PAUSED and second.checkpoints is not None
+    folder = bench.root / "checkpoints" / "toy" / "trial-3"
+    packed = folder / "step-0000000003" / "state.packed"
+    packed.write_bytes(packed.read_bytes()[:-1])
+    third, reports = ended(bench, "saves", segment=Segment(0, ("loss",), 3, 0, Parent(3, 3)), attempt=3)
+    assert third.state is TrialState.COMPLETE, third.message
+    assert next(iter(losses(reports))) == 3, "it continues from step 2"
+    retried, reports = ended(bench, "saves", segment=Segment(2, ("loss",), 2, 0, Parent(3, 2)), attempt=4)
+    assert retried.state is TrialState.PAUSED, retried.message
+    assert list(losses(reports)) == [1, 2], "no state is usable"
+
+
+@pytest.mark.parametrize("step", [0, 2, 3])
+def test_only_a_first_step_shows_that_a_job_has_started_over(step: int) -> None:
+    assert Pause(Segment(4, ("loss",), 2, 1, Parent(3, 2))).is_first_again(step) == (step == 0)
+    assert not Pause(Segment(4, ("loss",), 1, 1, Parent(3, 1))).is_first_again(step), "it may evaluate the restored state"
+    assert not Pause(Segment(4, ("loss",), 2, 1)).is_first_again(step), "it starts over without a checkpoint"
 
 
 def test_no_checkpoint_is_before_its_reports(bench: Bench) -> None:

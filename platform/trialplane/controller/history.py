@@ -9,7 +9,7 @@ which nothing was lost or stopped. Samplers and pruners rely on that.
 Samplers get other trials than pruners and the export in four respects:
 
 - A paused trial that continues is running. TPE never counts a running trial among the good ones. But trials that continue
-  are the best ones. So until their segment ends, TPE gets them as they were paused.
+  are the best ones. So until their segment ends, samplers get them as they were paused, and also if it is lost.
 - Of Optuna's samplers, only TPE learns from trials without a final value, and so from paused ones. With promotion hardly any
   trial is complete. So the other samplers get each trial that has reported as a complete one, see `History._as_ranked`.
 - Optuna's samplers ignore failed trials. A sampler that maximizes a model would draw the same point again and again. So a
@@ -162,7 +162,8 @@ class History(optuna.storages.InMemoryStorage):
         )
         self._learns_from_pruned = self._sampler == "tpe" or self._ranks_paused
         self._worst: dict[int, FrozenTrial] = {}  # number of a failed trial → the form in which samplers get it
-        self._paused: dict[int, FrozenTrial] = {}  # number of a trial that continues → the trial as it was paused
+        # Number of a trial that continues, or has failed since → the trial as it was paused
+        self._paused: dict[int, FrozenTrial] = {}
         # If trials request their parameters one by one: the sets of names that complete trials have requested.
         self._shapes: set[frozenset[str]] = set()
         # Finished trials from which samplers learn, by number: the losses of feasible ones, and sort keys of the others.
@@ -175,6 +176,7 @@ class History(optuna.storages.InMemoryStorage):
         self._hidden: set[int] = set()  # numbers of the trials that samplers do not get
         # Numbers of the finished trials that samplers get; None if it must be computed again, as another trial has ended.
         self._selection: list[int] | None = None
+        self._ranked: dict[int, FrozenTrial] | None = None  # the trials of `_as_ranked` by number; None as for `_selection`
         for trial in earlier:
             self._store_sort_values(trial)
 
@@ -190,6 +192,7 @@ class History(optuna.storages.InMemoryStorage):
     def hide(self, number: int) -> None:
         """Hide a trial from samplers, because it does not fit into the study's space any more."""
         self._hidden.add(number)
+        self._ranked = None
 
     def record_end(self, trial: FrozenTrial, is_bad: bool) -> None:
         """Record that a trial has finished, so that samplers learn from it.
@@ -203,8 +206,10 @@ class History(optuna.storages.InMemoryStorage):
         space = trial.distributions
         trial.distributions = self._spaces.setdefault(tuple(space.items()), space)  # trials with equal spaces share one
         self._unfinished.discard(number)
-        self._selection = None
-        if trial.state != OptunaState.FAIL:  # a failed segment is retried, so the trial as it was paused is still needed
+        self._selection = self._ranked = None
+        # If a segment has failed, the trial as it was paused is still needed: the segment is retried, or samplers learn from
+        # the segments before.
+        if trial.state != OptunaState.FAIL:
             self._paused.pop(number, None)
         if self._suggests and trial.state == OptunaState.COMPLETE:
             self._add_shape(frozenset(trial.params))
@@ -214,7 +219,7 @@ class History(optuna.storages.InMemoryStorage):
             self._worst[number] = self._as_worst(trial)
             if not self._is_class_sampler:  # `_finite_worst`, for a class, needs the losses of real results only
                 trial = self._worst[number]
-        self._store_sort_values(trial)
+        self._store_sort_values(trial if number in self._worst else self._paused.get(number, trial))
 
     def _store_sort_values(self, trial: FrozenTrial) -> None:
         """Store the losses or the sort key of a finished trial, by which `_select` selects trials for samplers."""
@@ -237,7 +242,7 @@ class History(optuna.storages.InMemoryStorage):
         self._update_cache(trial_id, study_id)  # Optuna caches the best trial
         self._remove_end(previous.number)
         self._unfinished.add(previous.number)
-        self._selection = None
+        self._selection = self._ranked = None
 
     def set_trial_param(
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
@@ -269,11 +274,13 @@ class History(optuna.storages.InMemoryStorage):
                 self._selection = self._select(trials, bound)
             trials = {number: trials[number] for number in sorted({*self._selection, *self._unfinished})}
         worst = self._finite_worst() if self._is_class_sampler and not self._is_tune_searcher else self._worst
-        paused = {number: trial for number, trial in self._paused.items() if number in self._unfinished}
+        paused = {number: trial for number, trial in self._paused.items() if number not in self._worst}
         replaced = worst | paused
         visible = [replaced.get(number, trial) for number, trial in trials.items() if number not in self._hidden]
         if self._ranks_paused:
-            visible = self._as_ranked(visible)
+            if self._ranked is None:
+                self._ranked = self._as_ranked(visible)
+            visible = [self._ranked.get(trial.number, trial) for trial in visible]
         return [trial for trial in visible if states is None or trial.state in states]
 
     def _add_shape(self, names: frozenset[str]) -> None:
@@ -310,30 +317,27 @@ class History(optuna.storages.InMemoryStorage):
         worst.system_attrs = {**trial.system_attrs, **self._violations}
         return worst
 
-    def _as_ranked(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-        """Return trials with each one that has ended or paused as complete, and a value that stands for its rank.
+    def _as_ranked(self, trials: Sequence[FrozenTrial]) -> dict[int, FrozenTrial]:
+        """Return trials that have ended or paused by number, each as complete, with a value that stands for its rank.
 
         Trials with more steps rank before others, and trials with the same number of steps by their value, as TPE ranks
         them. The value is the quantile of the standard normal distribution at this rank, because values of different steps
-        have no common scale, and a model such as GP's needs one. Pruned trials without reports stay pruned.
+        have no common scale, and a model such as GP's needs one. Trials that have failed by their own fault have infinite
+        losses, and rank last. Trials without a value and without reports are left out.
         """
-        keys = {
-            trial.number: (0, self._loss(trial)[0]) if trial.number not in self._worst else (2, 0.0)
-            for trial in trials
-            if trial.state == OptunaState.COMPLETE
-        } | {
-            trial.number: (1, *self._sort_key(trial))
-            for trial in trials
-            if trial.state == OptunaState.PRUNED and trial.intermediate_values
-        }
-        scores = {
-            key: statistics.NormalDist().inv_cdf((rank + 0.5) / len(keys)) for rank, key in enumerate(sorted(keys.values()))
-        }
-        ranked = [copy.copy(trial) if trial.number in keys else trial for trial in trials]
-        for trial in ranked:
-            if trial.number in keys:
-                trial.state = OptunaState.COMPLETE
-                trial.values = [self._signs[0] * scores[keys[trial.number]]]
+        keys: dict[int, tuple[float, ...]] = {}
+        for trial in trials:
+            if trial.state == OptunaState.COMPLETE:
+                [loss] = self._loss(trial)
+                keys[trial.number] = (0, loss) if math.isfinite(loss) else (2,)
+            elif trial.state == OptunaState.PRUNED and trial.intermediate_values:
+                keys[trial.number] = (1, *self._sort_key(trial))
+        quantile = statistics.NormalDist().inv_cdf
+        scores = {key: quantile((rank + 0.5) / len(keys)) for rank, key in enumerate(sorted(keys.values()))}
+        ranked = {trial.number: copy.copy(trial) for trial in trials if trial.number in keys}
+        for number, trial in ranked.items():
+            trial.state = OptunaState.COMPLETE
+            trial.values = [self._signs[0] * scores[keys[number]]]
         return ranked
 
     def _finite_worst(self) -> dict[int, FrozenTrial]:

@@ -354,7 +354,7 @@ class Reader:
         )  # the caller merges changed items into a dict, or reports those in self._changes
         if "attribute" in mutations or ("item" in mutations and not is_dict):
             return None
-        # A method may change any object that a call has created. Methods of literals, such as `append`, are those of builtins.
+        # A method may change an object that a call has created.
         is_created_by_call = any(isinstance(descendant, ast.Call) for descendant in ast.walk(value))
         return None if "method" in mutations and is_created_by_call else value
 

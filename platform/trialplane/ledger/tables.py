@@ -114,8 +114,8 @@ _DAMAGE_CLASSES = ("42", "XX")  # of SQLSTATE: missing tables or columns, corrup
 def engine(url: str, *, pings: bool = True) -> sa.Engine:
     """Return an engine for one process that uses one ledger: SQLite with a write-ahead log, or one connection to PostgreSQL.
 
-    With PostgreSQL, the engine has a single connection, because the lock on a controller's run belongs to the connection that
-    took it: a second one could write although the lock is lost. See `locking`.
+    With PostgreSQL, the engine has a single connection, because the lock on a controller's run belongs to the connection
+    that took it: a second one could write although the lock is lost. See `locking`.
 
     Args:
         url: URL of the database.

@@ -166,6 +166,7 @@ class Saving:
         remark: Remark for the user on such values that the trial still trains with, though its own parameters differ; "" if
             there are none.
         is_restart: Whether the state that was read is the one with which a population restarts.
+        is_lost: Whether `Context.restored` has found no usable state, so that the trial starts over.
     """
 
     def __init__(self) -> None:
@@ -174,6 +175,7 @@ class Saving:
         self.taken_over: optimizers.Values | None = None
         self.remark = ""
         self.is_restart = False
+        self.is_lost = False
 
     def check_optimizer(self, state: Mapping[str, Any], params: Mapping[str, Any]) -> None:
         """In a population, set the remark if the first new state still has the optimizer's values of the other trial."""
@@ -352,6 +354,7 @@ class Context:
         self._saving.is_restart = restored is None and self._origin.is_restart
         if restored is None and self._origin.location is not None:
             restored = self._restore_other(self._origin.location)
+        self._saving.is_lost = restored is None
         return None if restored is None else {**restored.state, "step": restored.step}
 
     @property
@@ -587,20 +590,18 @@ class Context:
             counted: Names of these metrics.
 
         Raises:
-            NotResumable: It has reported a step that an earlier segment has trained.
+            NotResumable: It has reported its first step again, although it has a state to continue from.
             Invalid: It has not read the state of the other trial.
         """
-        # A library may log something before the training. Only the segment's metrics show that the job has trained.
-        has_trained = not source or not self._pause.metrics.isdisjoint(counted)
-        if not has_trained:
-            return
-        if self._origin.is_required and not self._origin.was_read:
+        # Something may be logged before the training. Only the segment's metrics show that the job has trained.
+        has_trained = not self._pause.metrics.isdisjoint(counted)
+        if (has_trained or not source) and self._origin.is_required and not self._origin.was_read:
             raise Invalid(
                 f"the trial takes over the state at {self._origin.location}, and the job has trained without reading "
                 "it: begin with ctx.restored, or with an integration's callback"
             )
-        if self._pause.is_repeated(step, is_restored=self._origin.was_read):
-            raise NotResumable(self._pause.repeat_message(step))
+        if has_trained and self._pause.is_first_again(step) and not self._saving.is_lost:
+            raise NotResumable(self._pause.restart_message(step))
 
     def path(self, name: str) -> Path:
         """Return the parameter `name` as a path. Relative paths are relative to the job's folder.

@@ -48,23 +48,19 @@ class Pause:
             self.is_requested = not self._missing
             self.pause_step = step
 
-    def is_repeated(self, step: int, *, is_restored: bool) -> bool:
-        """Return whether an earlier segment has trained a step, so that the job has not continued from its checkpoint.
+    def is_first_again(self, step: int) -> bool:
+        """Return whether a step is a first one although the trial must continue after more, so the job has started over.
 
-        Args:
-            step: Step of a report.
-            is_restored: Whether the job has read its checkpoint. Such a job may evaluate the restored state first, and so
-                report the last step of the earlier segment again.
+        Any other step that was trained before may be right: a job may continue from a checkpoint before its rung.
         """
-        done_steps = self._done_steps(step)
-        return done_steps < self.done or (done_steps == self.done > 0 and not is_restored)
+        return self.done > 1 and self._done_steps(step) <= 1
 
-    def repeat_message(self, step: int) -> str:
-        """Return the message of the failure of a job that has reported a step again, see `is_repeated`."""
+    def restart_message(self, step: int) -> str:
+        """Return the message of the failure of a job that has started over, and reported a step."""
         return (
-            f"the trial was to continue after its {self.done} steps, and the job has reported step {step} again: first load "
-            "the checkpoint (ctx.restored, an integration's callback, or what the program has saved in {checkpoints}), and "
-            "count steps from there"
+            f"the trial was to continue after its {self.done} steps, and the job has started over and reported step {step}: "
+            "first load the checkpoint (ctx.restored, an integration's callback, or what the program has saved in "
+            "{checkpoints}), and count steps from there"
         )
 
     def is_past(self, step: int) -> bool:

@@ -455,9 +455,8 @@ class RunningTrial:
 
         A program that has started over, and not continued from its checkpoint, is killed.
         """
-        # Whether a program has read its checkpoint is unknown, so it may report the last step of the earlier segment again.
-        if not self.pause.metrics.isdisjoint(metrics) and self.pause.is_repeated(step, is_restored=True):
-            self.kill(FailureClass.INVALID, self.pause.repeat_message(step))
+        if self.reader is not None and not self.pause.metrics.isdisjoint(metrics) and self.pause.is_first_again(step):
+            self.kill(FailureClass.INVALID, self.pause.restart_message(step))
             return
         if rule := stopping.met_rule(self.request.stop, step, metrics):
             self._decide_end(TrialState.COMPLETE, f"stopped at step {step}: {rule}")
