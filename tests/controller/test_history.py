@@ -17,7 +17,9 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 from tests.controller.trainings import job
 
+from trialplane.controller import samplers
 from trialplane.controller.history import BOUNDS, History
+from trialplane.wire.earlier import EarlierTrial
 
 LIMIT, BEST = BOUNDS["tpe"]
 
@@ -149,3 +151,26 @@ def test_a_trial_that_is_tried_again_gives_its_place_back() -> None:
     memory.set_trial_state_values(0, TrialState.COMPLETE, [5.0])
     memory.record_end(memory.get_trial(0), False)
     assert len(shown(memory)) == LIMIT
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_failures_of_earlier_studies_rank_behind_paused_trials(direction: str) -> None:
+    fields: dict[str, Any] = {
+        "kind": "hpo",
+        "params": {"epochs": 16},
+        "objectives": [{**LOSS, "direction": direction}],
+        "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        "sampler": "cmaes",
+        "pruner": {"name": "asha", "promote": True, "max_resource": "epochs"},
+    }
+    study = job(**fields)
+    trials = [
+        EarlierTrial("before", 0, {"x": 0.1}, values=(0.5,)),
+        EarlierTrial("before", 1, {"x": 0.2}),
+        EarlierTrial("before", 2, {"x": 0.3}, metrics={"loss": 0.5}, step=1, pruned=True),
+    ]
+    memory = History(study, samplers.earlier_trials(study, trials))
+    memory.create_new_study(memory.directions, "toy")
+    sign = 1 if direction == "minimize" else -1
+    values = {trial.params["x"]: sign * (trial.value or 0.0) for trial in shown(memory)}
+    assert sorted(values, key=lambda x: values[x]) == [0.1, 0.3, 0.2]

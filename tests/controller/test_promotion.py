@@ -28,7 +28,7 @@ from optuna.samplers._tpe import sampler as tpe
 from tests.controller.conftest import outcome
 from tests.controller.loops import PAUSED, Loop
 from tests.controller.slots_double import Slots
-from tests.controller.trainings import Opened, asked, failed, job
+from tests.controller.trainings import Opened, asked, failed, job, shown
 
 from trialplane.controller import export
 from trialplane.controller.endings import Ending
@@ -467,6 +467,28 @@ def test_samplers_learn_from_paused_trials(tmp_path: Path, sampler: dict[str, An
         return statistics.mean(distances[trial] for trial in range(24, 48))
 
     assert mean_distance(sampler) < 0.9 * mean_distance({"name": "random"})
+
+
+@pytest.mark.parametrize("sampler", [{"name": "nsgaii", "population_size": 4}, {"name": "cmaes"}, {"name": "tpe"}], ids=str)
+def test_a_promoted_trial_that_is_lost_is_shown_as_it_was_paused(opened: Opened, sampler: dict[str, Any]) -> None:
+    """Genetic samplers would fail without the values of a parent."""
+    space = {name: {"type": "float", "low": 0.0, "high": 1.0} for name in ("x", "y")}
+    ledger = opened.open(study(trials=32, sampler=sampler, space=space, retries={"lost": 0}))
+    trainings, lost = Trainings(), []
+    while (request := ledger.ask()) is not None:
+        if request.segment is not None and request.segment.done and not lost:
+            lost.append(request.trial)
+            before = shown(ledger)[request.trial]
+            ledger.tell(failed(request, FailureClass.LOST))
+            after = shown(ledger)[request.trial]
+            assert (after.state, after.values, after.intermediate_values) == (
+                before.state,
+                before.values,
+                before.intermediate_values,
+            )
+        else:
+            trainings.run(ledger, request)
+    assert lost and ledger.counts.failed == 1
 
 
 @pytest.mark.parametrize("kills", [0, 1, 2])

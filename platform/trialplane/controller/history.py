@@ -334,10 +334,12 @@ class History(optuna.storages.InMemoryStorage):
                 keys[trial.number] = (1, *self._sort_key(trial))
         quantile = statistics.NormalDist().inv_cdf
         scores = {key: quantile((rank + 0.5) / len(keys)) for rank, key in enumerate(sorted(keys.values()))}
-        ranked = {trial.number: copy.copy(trial) for trial in trials if trial.number in keys}
-        for number, trial in ranked.items():
-            trial.state = OptunaState.COMPLETE
-            trial.values = [self._signs[0] * scores[keys[number]]]
+        ranked: dict[int, FrozenTrial] = {}
+        for trial in trials:
+            if trial.number in keys:
+                ranked[trial.number] = complete = copy.copy(trial)
+                complete.state = OptunaState.COMPLETE
+                complete.values = [self._signs[0] * scores[keys[trial.number]]]
         return ranked
 
     def _finite_worst(self) -> dict[int, FrozenTrial]:
