@@ -156,10 +156,10 @@ def test_members_are_compared_by_one_objective_and_are_several(folder: Path) -> 
 @pytest.mark.parametrize(
     ("code", "text", "part"),
     [
-        ("def run(ctx):\n    ctx.report(1, f1=1.0)\n", "", "the job's code saves none"),
+        ("def run(ctx):\n    ctx.report(1, f1=1.0)\n", "", "the job's code reads none"),
         (SAVES, "", ""),
         ("from trialplane.integrations import xgboost\ndef run(ctx): ...\n", "", ""),
-        ("print('f1: 1')\n", "script: train.py\n", "the job's code saves none"),
+        ("print('f1: 1')\n", "script: train.py\n", "the job's code reads none"),
         ("print('f1: 1')\n", "script: train.py\narguments: [--out, '{checkpoints}']\n", "of another trial"),
         ("import trialplane\ntrialplane.checkpoints()\n", "script: train.py\n", ""),
         ("print('f1: 1')\n", "command: [python, train.py]\n", "of another trial"),

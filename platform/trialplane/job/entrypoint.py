@@ -161,7 +161,7 @@ def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
                 if _CHECKPOINTS.search(text) and any(map(_CHECKPOINTS.search, _words(text))):
                     return
     advice = "call ctx.save(step, state) after each ctx.report, and begin with ctx.restored"
-    yield Issue(field, f"needs checkpoints to continue trials from, and the job's code saves none: {advice}; or {other}")
+    yield Issue(field, f"needs checkpoints to continue trials from, and the job's code reads none: {advice}; or {other}")
 
 
 def _words(text: str) -> Iterator[str]:
