@@ -338,6 +338,39 @@ def test_the_values_of_a_shell_script_are_those_of_today(platform, written: Path
     assert job_in(".").search.enqueue == ({"lr": 0.3, "layers": 3},)
 
 
+@pytest.mark.parametrize(
+    ("command", "line", "first_trial"),
+    [
+        ("LR=0.1 bash run.sh", 'LR=${LR:-0.3}\npython fit.py --lr "$LR" --layers=3 "$@"', {"LR": 0.1, "layers": 3}),
+        ("export LR=0.1 && bash run.sh", "export LR=${LR:-0.3}\npython fit.py --lr=${LR} $@", {"LR": 0.1, "layers": 2}),
+        ("X=0.1 bash run.sh", "python fit.py --lr ${X:-0.3} $@", {"lr": 0.1, "layers": 2}),
+        ("bash run.sh", "X=${LR:=${Y:-0.3}}\npython fit.py --lr $X --opt sgd $@", {"lr": 0.3, "layers": 2}),
+        ("bash run.sh", "for lr in 0.1 0.2; do\n  python fit.py --lr $lr $@\ndone", {"layers": 2}),
+        ("bash run.sh", "python fit.py --lr $(cat lr.txt) --layers `nproc` $@", {}),
+    ],
+)
+def test_only_the_values_that_a_shell_script_would_use_are_those_of_today(
+    platform, written: Path, command: str, line: str, first_trial: dict[str, float]
+) -> None:
+    text = PRINTS.replace("float, required=True", "float, default=0.01").replace("int, required=True", "int, default=2")
+    text = text.replace("args =", "parser.add_argument('--opt', choices=['adam', 'sgd'], default='adam')\nargs =")
+    write(Path(), {"fit.py": text, "run.sh": f"{line}\n"})
+    result = platform("init", "--from", command, "--no-smoke")
+    assert result.exit_code == 0, result.output
+    opt = "sgd" if "sgd" in line else "adam"
+    search = job_in(".").search
+    assert search.enqueue == ({**first_trial, "opt": opt},)
+    assert set(search.parameters) == ({"LR", "layers", "opt"} if "LR" in first_trial else {"lr", "layers", "opt"})
+
+
+def test_an_option_that_a_variable_fills_is_searched_if_the_user_names_it(platform, written: Path) -> None:
+    write(Path(), {"fit.py": PRINTS, "run.sh": "python fit.py --lr ${LR:-0.3} --layers 3 $@\n"})
+    result = platform("init", "--from", "LR=0.1 bash run.sh", "--space", "lr=0.1..1")
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    search = job_in(".").search
+    assert set(search.parameters) == {"lr"} and search.enqueue == ({"lr": 0.1},)
+
+
 def test_the_loss_of_other_data_than_its_line_names_is_its_own(platform, written: Path) -> None:
     text = "lr = 0.1\nprint('| End of training | test loss  4.75 | test ppl   115.5')\n"
     result = platform("init", "--from", str(write(written, {"fit.py": text}) / "fit.py"))

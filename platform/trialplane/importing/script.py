@@ -160,6 +160,7 @@ class Script:
         metric_files: Paths of the files with its metrics, with wildcards, if it declares them.
         outputs: Paths that it writes, if it declares them.
         fixed: With COMMAND, names of options whose defaults the user has typed.
+        unknown: With COMMAND, names of options to which a shell script gives values that only the shell knows.
         searching: With TUNE, STUDY and WANDB, subcommand of click or typer that has the search; "" if no subcommand has it.
     """
 
@@ -192,6 +193,7 @@ class Script:
     metric_files: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 def read(

@@ -71,7 +71,7 @@ class ScriptJob:
         further_space: Lines of job.yaml, to be written as comments, for further parameters that are likely to be searched.
         further_params: Such lines for the other parameters with their defaults.
         searchable: Names of numbers that could be searched, too, the likeliest first.
-        defaults: Default values of the searched parameters.
+        defaults: Default values of the searched parameters, as far as they are known.
         comments: Lines at the top of job.yaml, without the `#`.
         preload: Modules that the script imports, if the template would not find all of them by itself.
         uses_wandb: Whether the script imports W&B.
@@ -195,7 +195,7 @@ def build(
         defaults={
             option.name: _without_list(option.default)
             for option in options
-            if option.default is not None and option.name in space
+            if option.default is not None and option.name in space and option.name not in parsed_script.unknown
         },
         comments=_comments(name, parsed_script),
         preload=_preloaded_modules(parsed_script),

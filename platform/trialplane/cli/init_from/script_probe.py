@@ -43,6 +43,7 @@ _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']"
 # would run the whole script.
 _MERGES_ARGUMENTS = re.compile(r"[\w\])](?<!main)(?<!getopt)\((?:[^()]*[,=])?\s*sys\.argv\[\d?:\]")
 _SUBCOMMAND = re.compile(r"[A-Za-z][\w-]*")
+_REFERENCE = re.compile(r"\$\{?(\w+)(?::?[-=](.*?))?\}?")  # $LR, ${LR} and ${LR:-0.3}
 _PAIR = re.compile(r"(?<!\S)[A-Za-z_]\w*(?:\.\w+)+ +[^\s-]")  # SOLVER.LR 0.1
 _OPTION_KINDS = {int: "int", float: "float", bool: "bool", str: "str"}
 # Styles of scripts that may run without arguments.
@@ -206,6 +207,8 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     # Then those that further arguments can set. A value that the command's arguments override is not a parameter.
     in_file, left_out = _without_overridden(declared, command, in_file)
     appendable = _appendable_options(declared, command, in_command, appended)
+    likely = () if requested else guess.space([*in_command.values()])
+    appendable, unknown_names = _with_typed_values(appendable, call, likely)
     in_file, appendable = _set_in_both(in_file, appendable)
     # The command runs without them today, so none is required.
     appended_options = [dataclasses.replace(option, required=False) for option in appendable.values()]
@@ -223,7 +226,7 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     shared_in_command = (*script.shared_outputs(call.arguments), *script.shared_ports(str(copy.file)))
     shared_paths = tuple(dict.fromkeys((*shared_in_command, *called_script.shared_paths)))
     top, late = called_script.top, called_script.late
-    command = dataclasses.replace(command, shared_paths=shared_paths, top=top, late=late)
+    command = dataclasses.replace(command, shared_paths=shared_paths, top=top, late=late, unknown=tuple(unknown_names))
     declared = dataclasses.replace(declared, options=options, left_out=(*declared.left_out, *left_out))
     return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
 
@@ -602,19 +605,43 @@ def _appendable_options(
         names = (option.name, *(alias.lstrip("-") for alias in option.aliases))
         return any(name.replace("-", "_") in set_names for name in names)
 
-    words = (
-        list(itertools.chain.from_iterable(word.split("=", 1) for word in command.call.arguments)) if command.call else []
-    )
-    return {
-        option.name: _with_last_value(option, words) for option in declared.options if option.flag and not is_set(option)
-    }
+    return {option.name: option for option in declared.options if option.flag and not is_set(option)}
 
 
-def _with_last_value(option: Option, words: Sequence[str]) -> Option:
-    """Return an option with the last value that the words of a shell script give to it: 0.3 of `--lr ${LR:-0.3}`."""
-    values = [value for flag, value in itertools.pairwise(words) if flag in (option.flag, *option.aliases)]
-    text = re.sub(r"\$\{\w+:?[-=](.*)\}", r"\1", values[-1]) if values else None
-    return script.with_default(option, text) if option.kind in ("float", "int") else option
+def _with_typed_values(
+    options: Mapping[str, Option], call: script.Call, likely: Collection[str]
+) -> tuple[dict[str, Option], list[str]]:
+    """Return options with the values that a call gives them, and the names of those whose value only the shell knows.
+
+    An option whose value is that of a variable which is searched itself is left out.
+
+    Args:
+        options: The options by name.
+        call: The call. Its arguments may be those of a shell script: `--lr ${LR:-0.3}`.
+        likely: Names of the variables that are searched.
+    """
+    words = [text for word in call.arguments for text in (word.split("=", 1) if word[:1] != "$" else [word])]
+    typed_options, unknown_names = dict(options), []
+    for name, option in options.items():
+        values = [value for flag, value in itertools.pairwise(words) if flag in (option.flag, *option.aliases)]
+        if not values or option.lists or option.kind == "bool":
+            continue
+        if set(re.findall(r"\$\{?(\w+)", values[-1])) & set(likely):
+            del typed_options[name]
+        elif (text := _shell_value(values[-1], call.variables)) is None:
+            unknown_names.append(name)
+        else:
+            typed_options[name] = launcher.with_default(option, text)
+    return typed_options, unknown_names
+
+
+def _shell_value(word: str, variables: Mapping[str, str]) -> str | None:
+    """Return the value of a word of a shell script: 0.3 of `${LR:-0.3}` without such a variable. None if it is not known."""
+    reference = _REFERENCE.fullmatch(word)
+    if reference is None:
+        return None if set(word) & set("$`") else word
+    value = variables.get(reference[1], "$")
+    return value if "$" not in value else _shell_value(reference[2] or "`", variables)
 
 
 def _with_choices(declared: Declared, parsed_script: Script) -> Declared:
