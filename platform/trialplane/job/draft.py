@@ -1,7 +1,7 @@
 """A draft: the unvalidated data of a job file, with overrides merged over them, and the origin of each field.
 
 Mappings are merged field by field; everything else is replaced. A parameter with another `type`, and a sampler or pruner
-with another name, replace the previous one completely, because its other fields do not apply. `null` removes a parameter.
+with another name, replace the previous one completely, because its other fields do not apply. `null` removes a parameter
 from the space. The origin of a field is the line or the flag that has set it, which messages about the field name.
 
 A path such as ("space", "lr", "low") leads to a field: keys of mappings and indices of lists, from the outermost one.

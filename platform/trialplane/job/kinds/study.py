@@ -25,8 +25,7 @@ from trialplane.job.search import Constraint, Ladder, Search
 # Limit of the points of a grid. A larger grid would take years, and each draw iterates over all remaining points.
 _MOST_POINTS = 100_000
 _NOT_LEARNING = ("random", "qmc", "grid", "bruteforce")  # samplers that do not learn from trials
-# Fields of a population that choose members and their parameters, and so have no effect in a replay.
-# Fields of a population that say how its members are compared and changed.
+# Fields of a population that say how its members are compared and changed, and so have no effect beside a schedule.
 _SEARCHING = ("exploit", "share", "factors", "resample", "explore", "fixed", "quorum", "growth", "patience")
 _MOST_VALUES = 1_000_000  # limit of the values of one parameter for the gp sampler, which evaluates all of them
 
