@@ -370,6 +370,15 @@ def test_the_one_metric_with_the_words_of_a_missing_one_stands_for_it(
         assert outcome.message == "test_acc is the last test/accuracy, a name with the same words"
 
 
+def test_the_last_value_of_a_metric_with_the_same_words_does_not_stand_for_the_best_one(tmp_path: Path) -> None:
+    program = Program(script="train.py", metrics=STDOUT, names=("test_acc",))
+    with Bench(tmp_path, {"train": "print('test/accuracy=0.5\\ntest/accuracy=0.25')"}, program=program) as slot:
+        request = dataclasses.replace(slot.request(""), metrics=("test_acc",), reported=("test_acc",))
+        outcome, _ = slot.reported(request)
+    assert (outcome.failure, outcome.metrics) == (FailureClass.INVALID, {"test/accuracy": 0.25})
+    assert "found were test/accuracy (0.25): name one of these" in outcome.message
+
+
 @pytest.mark.parametrize("style", ["{globals}", "{flags}"])
 def test_an_exported_notebook_runs_without_its_magics(tmp_path: Path, style: str) -> None:
     script = "get_ipython().system('exit 3')\nget_ipython().run_cell_magic('time', '', 'lr = 0.5')\nprint(f'score={lr}')\n"

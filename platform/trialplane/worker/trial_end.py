@@ -94,7 +94,9 @@ def _completed_outcome(running: RunningTrial, outcome: records.TrialOutcome, rea
     metrics = {**reader.newest, **outcome.metrics}
     renamed: list[str] = []
     for name in running.request.metrics:
-        if name not in metrics and (other_name := same_words(name, metrics)):
+        # Of a metric whose best report counts, the last value is not enough.
+        needs_last_value = name not in metrics and name not in running.request.reported
+        if needs_last_value and (other_name := same_words(name, metrics)):
             metrics[name] = metrics[other_name]
             renamed.append(f"{name} is the last {other_name}, a name with the same words")
     for name in running.request.reported:  # the best report counts, so a training that diverges at its end has a value
