@@ -67,7 +67,9 @@ def test_event_files_that_have_the_metric_are_named_with_what_reads_them(tmp_pat
     assert said.startswith("no acc in its output; runs/a/events.out.tfevents.")
     assert said.endswith(" has acc (0.75): write `metrics: tensorboard`; no metrics were found; see `platform docs scripts`")
     with_its_words = trial.reader.missing_message(("accuracy",), {})
-    assert " has acc (0.75): write `metrics: tensorboard` and name one of these; no metrics" in with_its_words
+    assert " has acc (0.75): write `metrics: tensorboard` and name acc; no metrics" in with_its_words
+    only_one_exactly = trial.reader.missing_message(("loss", "accuracy"), {})
+    assert " has loss (0.5), acc (0.75): write `metrics: tensorboard` and name acc; no metrics" in only_one_exactly
 
 
 def test_files_of_wandb_are_named_with_what_captures_its_calls(tmp_path: Path) -> None:

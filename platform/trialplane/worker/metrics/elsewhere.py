@@ -70,8 +70,10 @@ def advice(
         shown = ", ".join(f"{name} ({value:g})" for name, value in shown_values)
         declaration = source.source if source.source != "file" else f'{{from: file, path: "{source.path}"}}'
         message = f"{path} has {shown}: write `metrics: {declaration}`"
-        if not set(missing_values) & set(names):
+        if not missing_values:
             message += " and name one of these"
+        elif other_names := [name for name in missing_values if name not in names]:
+            message += f" and name {', '.join(other_names)}"
         (missing_advice if missing_values else other_advice).setdefault(declaration, message)
     return list((missing_advice or other_advice).values())[:_MAX_FILES]
 
