@@ -588,6 +588,14 @@ kind, rate = sys.argv[1], float(sys.argv[2])
 layers = int(sys.argv[3]) if len(sys.argv) > 3 else 2
 print(f"val_loss={rate * layers}")
 """,
+    "sys.argv in a dict": """
+import sys
+cfg = {}
+cfg["kind"], cfg["rate"] = sys.argv[1], float(sys.argv[2])
+rate = float(sys.argv[2])
+layers = int(sys.argv[3]) if len(sys.argv) > 3 else 2
+print(f"val_loss={rate * layers}")
+""",
     "argparse": """
 import argparse
 parser = argparse.ArgumentParser()

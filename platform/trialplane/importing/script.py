@@ -824,7 +824,8 @@ def _assigned_names(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
             case ast.Assign(targets=[ast.Name(name), *_], value=value):
                 yield name, value
             case ast.Assign(targets=[ast.Tuple(targets)], value=ast.Tuple(values)) if len(targets) == len(values):
-                yield from ((ast.unparse(target), value) for target, value in zip(targets, values, strict=True))
+                pairs = zip(targets, values, strict=True)
+                yield from ((target.id, value) for target, value in pairs if isinstance(target, ast.Name))
 
 
 def _flag_option(name: str, value: Any) -> Option:
