@@ -45,6 +45,11 @@ SEARCHED: list[tuple[str, Any, dict[str, Any]]] = [
     ("label_smoothing", 0.1, {"type": "float", "low": 0.0, "high": 0.6}),
     ("data.batch_size", 4, {"type": "int", "low": 2, "high": 8, "step": 2}),
     ("data.hidden", 4, {"type": "int", "low": 2, "high": 8, "step": 2}),
+    ("obs_hidden_dim", 64, {"type": "int", "low": 32, "high": 128, "step": 32}),
+    ("action_hidden", 64, {"type": "int", "low": 32, "high": 128, "step": 32}),
+    ("num_features_hidden", 64, {"type": "int", "low": 32, "high": 128, "step": 32}),
+    ("num_state_layers", 2, {"type": "int", "low": 1, "high": 4}),
+    ("data_depth", 4, {"type": "int", "low": 2, "high": 8}),
 ]
 LEFT = [("epochs", 10), ("seed", 1), ("num_workers", 4), ("log_interval", 10), ("min_lr", None), ("lr", -1.0),
         ("save-model", False), ("val_batch_size", 64), ("momentum", 1.5),
@@ -53,7 +58,9 @@ LEFT = [("epochs", 10), ("seed", 1), ("num_workers", 4), ("log_interval", 10), (
         ("num_classes", 10), ("n_samples", 5000), ("print_freq", 10), ("verbosity", 1), ("start_epoch", 1), ("step_size", 3),
         ("factor", 8), ("nproc_per_node", 2), ("seq_len", 60), ("test_num_ng", 99), ("image_channels", 3),
         ("eval.dropout", 0.1), ("size", 400), ("input_size", 4), ("out_dim", 4), ("vocab_size", 64),
-        ("make_classification.n_features", 100), ("num_features", 16), ("obs_dim", 8), ("action_dim", 4)]  # fmt: skip
+        ("make_classification.n_features", 100), ("num_features", 16), ("obs_dim", 8), ("action_dim", 4),
+        ("input_dim", 8), ("n_features", 4), ("state_width", 8), ("out_channels", 3), ("label_features", 8),
+        ("output_units", 4)]  # fmt: skip
 KINDS = {int: "int", float: "float", bool: "bool"}
 
 

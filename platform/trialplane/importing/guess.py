@@ -54,8 +54,9 @@ _SIZES = _word_set(
     "latent bottleneck mlp rnn lstm gru projection proj leaves estimators est trees"
 )
 _TREES = _word_set("depth leaf")  # also of `max_depth`, `min_samples_leaf`
-# Words of sizes that the data determine, also `n_features`: its number is not that of a layer's, as `features` is.
-_DATA_SIZES = _word_set(
+# Words of sizes that both data and layers have. The words in `_OF_DATA` tell them apart, and `n_features` is one of data.
+_SHARED_SIZES = _word_set("dim dims width channels features units neurons")
+_OF_DATA = _word_set(
     "input output in out classes labels label vocab image img frame data dataset obs observation state action target x y"
 )
 _COUNTS = _word_set(
@@ -216,8 +217,10 @@ def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
     last_words = set(_words(option.name.rpartition(".")[2]))  # without the section: only dropout for `train.dropout`
     is_unrelated = last_words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)
     is_number_of_features = "features" in last_words and last_words & {"n", "num", "number"}
-    is_size = last_words & (_SIZES | _COUNTS) and "batch" not in last_words
-    is_set_by_data = is_number_of_features or (is_size and last_words & _DATA_SIZES)
+    size_words = last_words & (_SIZES | _COUNTS)
+    # A further word, as in `obs_hidden_dim`, makes it a layer's size.
+    is_shared_size = bool(size_words) and size_words <= _SHARED_SIZES
+    is_set_by_data = is_shared_size and (is_number_of_features or last_words & _OF_DATA)
     never_searched = {"path", "dir", "file", "seed", "eval", "test", "val", "validation", "log", "logging", "save", "ema"}
     if option.lists or is_unrelated or is_set_by_data or words & never_searched:
         return None
