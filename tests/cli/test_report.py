@@ -23,7 +23,7 @@ from tests.client.conftest import complete, failed
 from trialplane.errors import TargetError
 from trialplane.wire import paths
 from trialplane.wire.records import TrialOutcome, TrialRequest
-from trialplane.wire.states import RunState, TrialState
+from trialplane.wire.states import FailureClass, RunState, TrialState
 
 
 @pytest.fixture
@@ -166,11 +166,18 @@ def not_saved(request: TrialRequest) -> TrialOutcome:
     return dataclasses.replace(saved(request), saved=False)
 
 
+def saved_only_at_first(request: TrialRequest) -> TrialOutcome:
+    return (
+        not_saved(request) if request.attempt > 1 else dataclasses.replace(failed(request, FailureClass.CRASHED), saved=True)
+    )
+
+
 LOSS, SIZE = ({"metric": name, "direction": "minimize"} for name in ("loss", "size"))
 STEPPED = {"space.lr": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.5}}  # 9 points
 POPULATION = {"population": {"interval": 4, "steps": 12}, "trials": 4, "pruner": "none"}
 PROMOTION = {"pruner": {"name": "asha", "promote": True, "max_resource": 12}}
 CODE = "def space(trial): return {'lr': trial.suggest_float('lr', 0, 1, step=0.1)}\n"
+CONTINUES = "def restored(ctx): return ctx.restored\n"
 BEST = ("submit hpo --from", "refit")
 
 
@@ -196,7 +203,7 @@ BEST = ("submit hpo --from", "refit")
 def test_the_next_steps_on_the_page_are_commands_that_run(platform, runs, double, monkeypatch, fields, changes, verbs):
     monkeypatch.delitem(sys.modules, "train", raising=False)  # another test's, as this process is the controller too
     train = runs.jobs / "demo" / "train.py"
-    train.write_text(f"{train.read_text()}{CODE}# continues from ctx.restored\n")
+    train.write_text(f"{train.read_text()}{CODE}{CONTINUES}")
     changes = {"tell": every_third_fails, "asks": None, "state": RunState.SUCCEEDED, "complete": 4, "failed": 2} | changes
     tell, asks, state = (changes.pop(name) for name in ("tell", "asks", "state"))
     for number, verb in enumerate(sorted(verbs)):
@@ -223,6 +230,7 @@ COLLECTION = "kind: collect\ncollect: {units: 2, iterations: 3, learner: 'train:
     [
         (TRAINING, saved, RunState.SUCCEEDED, {"submit train demo --resume"}),
         (TRAINING, not_saved, RunState.SUCCEEDED, set()),
+        (TRAINING, saved_only_at_first, RunState.SUCCEEDED, set()),
         (TRAINING, failed, RunState.FAILED, {"resume"}),
         (COLLECTION, saved, RunState.SUCCEEDED, {"resume --iterations 6"}),
     ],
@@ -266,7 +274,7 @@ def verb_of(text: str, run: str) -> str:
 
 def test_a_population_is_not_refitted(platform, runs):
     train = runs.jobs / "demo" / "train.py"
-    train.write_text(f"{train.read_text()}# continues from ctx.restored\n")
+    train.write_text(f"{train.read_text()}{CONTINUES}")
     runs.say(runs.make("herd", tell=segment, **POPULATION), RunState.SUCCEEDED, complete=4)
     done = platform("refit", "herd", "--local", "--detach")
     assert (done.exit_code, "the members of herd change their parameters" in done.stderr) == (2, True), done.stderr

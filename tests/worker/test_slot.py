@@ -372,9 +372,9 @@ def run(ctx):
 
 
 @pytest.mark.parametrize(
-    ("place", "saved"), [("{}/saved", {"saves": True, "begins to": False, "nothing": False}), ("", {"saves": None})]
+    "place", [pytest.param("{}/saved", id="a folder that is given"), pytest.param("", id="the run's own folder")]
 )
-def test_whether_a_trial_has_left_a_checkpoint(tmp_path: Path, place: str, saved: dict[str, bool | None]) -> None:
-    """The slot looks; on a laptop, where the folder is at hand, nobody needs it."""
+def test_whether_a_trial_has_left_a_checkpoint(tmp_path: Path, place: str) -> None:
+    saved = {"saves": True, "begins to": False, "nothing": False}
     with Bench(tmp_path, {"train": SAVES}, checkpoints=place.format(tmp_path)) as bench:
         assert {what: bench.outcome(what).saved for what in saved} == saved

@@ -239,7 +239,9 @@ def _commands(record: RunRecord, context: PageContext, best_trials: Sequence[Tri
     elif job.kind == "collect":
         yield "Continue with more iterations", f"platform resume {run} --iterations {2 * job.trials}{flags}"
     elif status.state is RunState.SUCCEEDED:
-        if context.is_named and any(attempt.saved is not False for attempt in record.attempts):
+        # The newest attempt decides: all have the same folder, and None means that it may have a checkpoint.
+        newest_attempts = rows.newest_attempts(record.attempts)
+        if context.is_named and any(attempt.saved is not False for attempt in newest_attempts):
             yield (
                 "Train on from the newest checkpoint",
                 f"platform submit train {shlex.quote(job.name)} --resume {run}{flags}",

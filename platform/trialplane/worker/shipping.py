@@ -165,10 +165,9 @@ def has_saved(config: SlotConfig, request: TrialRequest) -> bool | None:
     """Return whether a trial has left a checkpoint, in this attempt or an earlier one.
 
     Returns:
-        None for an object store, where the slot cannot tell; for the run's own folder, which the controller sees itself; and
-        for a folder that cannot be read.
+        None for an object store, where the slot cannot tell, and for a folder that cannot be read.
     """
-    folder = paths.local_folder(config.checkpoints) if config.checkpoints else None  # no location: the run's own folder
+    folder = paths.local_folder(config.checkpoints or str(RunPaths(Path(config.root)).checkpoints))
     if folder is None:
         return None
     trial = request.trial if config.role == "trial" else 0  # all iterations of a collection have the folder of trial 0
