@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-CODE = "from ray.tune.examples.pbt_function import pbt_function  # saves a checkpoint at every interval\n"
+CODE = "from ray.tune.examples.pbt_function import pbt_function\nSAVES = 'a checkpoint at every interval'\n"
 LOW, HIGH, FACTORS = 1e-4, 0.02, [1, 2]  # of lr and some_other_factor, as in Ray's example
 GOALS = (10.0, 0.1)  # times as many a second as Ray Tune; seconds from the decision to the first report
 
