@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import given, made, write
 
-from trialplane.cli.init_from import script_folder
-from trialplane.importing import script
+from trialplane.importing import script, script_folder
 
 CONFIG = """
     import ast

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import BODY, given, made, write
 
-from trialplane.cli.init_from import script_folder, script_job, smoke
+from trialplane.cli.init_from import script_job, smoke
+from trialplane.importing import script_folder
 from trialplane.job import load
 from trialplane.plan import pack
 from trialplane.worker.metrics.steps import Steps

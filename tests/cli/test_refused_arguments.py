@@ -1,10 +1,12 @@
-"""`platform submit hpo ./train.py` of a script that refuses the parameters as arguments: the command that may work.
+"""`platform submit hpo ./train.py` of a script that lacks arguments or a module: the command that may work.
 
 Not checked here: that the status of a real run has these words (tests/worker/test_programs.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,15 +16,35 @@ from trialplane import errors
 from trialplane.cli import submit
 
 
-@pytest.mark.parametrize("reason", [f"no trial can start: train.py {errors.ARGUMENTS_REFUSED}: error", "out of memory"])
-def test_the_command_for_a_settings_file_is_shown(platform, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+def failing(reason: str) -> Callable[..., int]:
+    """Return a double of `_submit` whose run fails."""
+
     def fail(*arguments: Any, on_start: Any, **options: Any) -> int:
         on_start(SimpleNamespace(status=lambda: SimpleNamespace(reason=reason)))
         return errors.EXIT_RUN_FAILED
 
-    monkeypatch.setattr(submit, "_submit", fail)
+    return fail
+
+
+@pytest.mark.parametrize("reason", [f"no trial can start: train.py {errors.ARGUMENTS_REFUSED}: error", "out of memory"])
+def test_the_command_for_a_settings_file_is_shown(platform, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    monkeypatch.setattr(submit, "_submit", failing(reason))
     words = ["--param", "config=conf/small file.ini", "--space", "lr=1e-4..1e-1:log", "--objective", "mae:min", "--local"]
     result = platform("submit", "hpo", "./train.py", *words)
     assert result.exit_code == errors.EXIT_RUN_FAILED
     command = "platform init --from 'python train.py --config '\"'\"'conf/small file.ini'\"'\"'' --space lr=1e-4..1e-1:log"
     assert (f"`{command} --objective mae:min` makes a job" in result.stderr) == (errors.ARGUMENTS_REFUSED in reason)
+
+
+@pytest.mark.parametrize("module", ["nets", "torch"])
+def test_the_command_for_a_module_of_a_folder_above_is_shown(
+    platform, monkeypatch: pytest.MonkeyPatch, workplace: Path, module: str
+) -> None:
+    (workplace / "nets.py").touch()
+    (workplace / "exp").mkdir()
+    (workplace / "exp" / "train.py").write_text("import nets, torch\n")
+    monkeypatch.setattr(submit, "_submit", failing(f"trial 0 failed: ModuleNotFoundError: No module named '{module}'"))
+    words = ["--space", "lr=1e-4..1e-1:log", "--objective", "mae:min", "--local"]
+    result = platform("submit", "hpo", "./exp/train.py", *words)
+    command = "platform init --from exp/train.py --space lr=1e-4..1e-1:log --objective mae:min"
+    assert (f"nets is in {workplace}: `{command}` makes a job" in result.stderr) == (module == "nets"), result.stderr

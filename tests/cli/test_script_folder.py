@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import write
 
-from trialplane.cli.init_from import script_folder
 from trialplane.errors import SpecError
-from trialplane.importing import own_folder
+from trialplane.importing import own_folder, script_folder
 from trialplane.job import load
 
 SCRIPT = """

@@ -6,11 +6,15 @@ Not checked here: that it runs (tests/study/test_scripts.py), each form of a par
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import Result
+
+from trialplane.cli import watching
+from trialplane.job import load
 
 Platform = Callable[..., Result]
 
@@ -39,6 +43,64 @@ def test_a_script_needs_no_file(platform: Platform, script: Path) -> None:
     assert (job["name"], job["script"], job["trials"]) == ("fit", "fit.py", 7)
     assert job["space"]["opt"]["choices"] == ["adam", "sgd"] and job["space"]["lr"]["log"]
     assert job["objectives"][0]["direction"] == "maximize"
+
+
+PARSES = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float)\nargs = p.parse_args()\n"
+ADDS_FOLDER_ABOVE = "from pathlib import Path\nsys.path.append(str(Path(__file__).parents[1]))\n"
+
+
+@pytest.mark.parametrize(
+    ("working_directory", "text", "script_name"),
+    [
+        (".", f"{ADDS_FOLDER_ABOVE}import nets", "loose/fit.py"),
+        ("..", f"{ADDS_FOLDER_ABOVE}import nets", "loose/fit.py"),
+        ("loose", f"{ADDS_FOLDER_ABOVE}import nets", "fit.py"),  # the folder above is not in the working directory
+        (".", f"{ADDS_FOLDER_ABOVE}import own", "fit.py"),
+        (".", "open('nets.py').close()", "fit.py"),
+        (".", "import nets", "fit.py"),  # only a command with PYTHONPATH finds it
+        (".", f"{ADDS_FOLDER_ABOVE}import nets\nopen('own.py')", "fit.py"),  # only a command that starts in its folder
+    ],
+)
+def test_a_script_is_submitted_from_the_folder_of_its_modules_as_init_takes_it(
+    platform: Platform, script: Path, monkeypatch: pytest.MonkeyPatch, working_directory: str, text: str, script_name: str
+) -> None:
+    script.write_text(f"import sys\n{text}\n{PARSES}print('accuracy=1', args.lr)\n")
+    folder = script.parent.absolute()
+    (folder / "own.py").touch()
+    (folder.parent / "nets.py").touch()
+    monkeypatch.chdir(folder.parent / working_directory)
+    typed = f"./{os.path.relpath(folder / script.name)}"
+    words = ("--space", "lr=0..1", "--objective", "accuracy:max")
+    result = platform("submit", "hpo", typed, *words, "--local", "--dry-run", "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["job"]["script"] == script_name
+    watched_folders = []
+    monkeypatch.setattr(watching, "watch", lambda folder, run_trial: watched_folders.append(folder.absolute()) or 0)
+    platform("submit", "hpo", typed, *words, "--local", "--watch-code")
+    code_folder = folder if script_name == "fit.py" else folder.parent
+    assert watched_folders == [code_folder]
+    if code_folder != folder:
+        assert platform("init", "--from", typed, *words, "--no-smoke").exit_code == 0
+        assert load.load_job(code_folder).script == script_name
+
+
+def test_a_folder_above_the_working_directory_is_not_submitted(
+    platform: Platform, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep_script = script.parent / "deep" / script.name
+    deep_script.parent.mkdir()
+    deep_script.write_text(f"import sys\n{ADDS_FOLDER_ABOVE.replace('[1]', '[2]')}import nets\n{PARSES}")
+    Path("nets.py").touch()
+    monkeypatch.chdir(script.parent)
+    words = ("--space", "lr=0..1", "--objective", "accuracy:max", "--local", "--dry-run", "-o", "json")
+    result = platform("submit", "hpo", "./deep/fit.py", *words)
+    assert result.exit_code == 0 and json.loads(result.stdout)["job"]["script"] == "fit.py", result.stderr
+
+
+def test_a_script_that_is_not_python_is_named_with_every_wrong_flag(platform: Platform, script: Path) -> None:
+    script.write_text("x = (\n")
+    result = platform("submit", "hpo", f"./{script}", "--space", "lr=low..1", "--local")
+    assert result.exit_code == 2 and "'lr=low..1' is not" in result.stderr and "is not Python" in result.stderr
 
 
 def test_a_parameter_that_a_job_lists_as_a_comment_can_be_fixed(platform: Platform, script: Path) -> None:

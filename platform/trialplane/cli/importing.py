@@ -15,8 +15,8 @@ import click
 
 from trialplane import errors
 from trialplane.cli import output
-from trialplane.cli.init_from import script_folder
 from trialplane.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, SpecError
+from trialplane.importing import script_folder
 from trialplane.importing.source import ImportResult
 from trialplane.job import credentials, document, load, requirements
 from trialplane.job.kinds import base

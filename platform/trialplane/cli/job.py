@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 
 from trialplane.cli import importing, kinds, names, output
-from trialplane.cli.init_from import from_command, from_file, script_folder
+from trialplane.cli.init_from import from_command, from_file
 from trialplane.cli.init_from.request import Request
 from trialplane.errors import EXIT_OK, InputError, OtherFolderError, ParameterNotFound
-from trialplane.importing import dvc
+from trialplane.importing import dvc, script_folder
 from trialplane.job import load, mlflow_names, requirements, schema, short_forms
 from trialplane.job.kinds import base
 from trialplane.plan import plan as planning

@@ -30,7 +30,7 @@ from trialplane.errors import (
     SpecError,
     TrialplaneError,
 )
-from trialplane.importing import flags
+from trialplane.importing import flags, script_folder
 from trialplane.job import document, fixed_params, load, short_forms
 from trialplane.job.load import Flag
 from trialplane.plan import run as runs
@@ -133,7 +133,7 @@ def hpo(
 ) -> int:
     """Start a study of NAME: a job in jobs/NAME, a job's folder, or a script.
 
-    A script that prints its metrics needs no job.yaml. Its folder is included:
+    A script that prints its metrics needs no job.yaml. Its folder is included, or one above whose modules it imports:
 
     \b
     platform submit hpo ./train.py --space lr=1e-5..1e-2:log --param epochs=5 --objective accuracy:max --local
@@ -170,9 +170,14 @@ def hpo(
         exit_code = _submit("hpo", str(job), target_name, overrides, issues, **options, on_start=handles.append)
         if exit_code in (EXIT_RUN_FAILED, EXIT_BAD_INPUT) and str(job).endswith(".py"):
             with contextlib.suppress(TrialplaneError):  # of a status that cannot be read; the run's exit code counts
-                if ARGUMENTS_REFUSED in handles[0].status().reason:  # the script has no arguments for the parameters
+                reason = handles[0].status().reason
+                if ARGUMENTS_REFUSED in reason:  # the script has no arguments for the parameters
                     command = _init_command(_python_command(str(job), options["param_texts"]), spaces, objectives)
                     output.note(f"if its settings file or its text has them, `{command}` makes a job that sets them there")
+                missing = script_folder.MISSING_MODULE.search(reason)
+                if missing and (root := script_folder.root_above(Path(str(job)).resolve().parent, missing[1])):
+                    command = _init_command(os.path.normpath(str(job)), spaces, objectives)
+                    output.note(f"{missing[1]} is in {root}: `{command}` makes a job that imports it from there")
         return exit_code
     except JobNotFound as error:
         if not error.program or not (spaces or objectives):
@@ -236,7 +241,7 @@ def _watch(
         raise click.UsageError("--watch-code needs --local, and takes no --trials, --name, --detach or --dry-run")
     if job is None or is_clone:
         raise click.UsageError("--watch-code needs the NAME of a job, and takes no --from")
-    folder = Path(job).parent if job.endswith(".py") else load.find_job(job, Path.cwd())
+    folder = script_folder.code_of(Path(job))[0] if job.endswith(".py") else load.find_job(job, Path.cwd())
     fields = {**overrides, "trials": Flag(1, "--watch-code"), "parallel": Flag(1, "--watch-code")}
     return watching.watch(
         folder, lambda on_start: _submit("hpo", job, target_name, fields, issues, **options, on_start=on_start)

@@ -25,6 +25,7 @@ from trialplane.client.local import LocalTarget
 from trialplane.client.run import RunHandle, SubmissionOutcome
 from trialplane.client.target import Target
 from trialplane.errors import InputError, Issue, RunNotFound, SpecError
+from trialplane.importing import script_folder
 from trialplane.job import inputs, load, requirements, short_forms
 from trialplane.job.kinds import Job, Study
 from trialplane.job.load import Flag
@@ -118,8 +119,10 @@ class Platform:
         )
         if isinstance(job, (str, Path)):
             if (script := _script_path(Path(job))) is not None:
-                request = dataclasses.replace(request, kind=kind or "hpo", script=script.name)
-            folder = load.find_job(str(job), Path.cwd()) if script is None else script.parent
+                folder, script_name = script_folder.code_of(script)
+                request = dataclasses.replace(request, kind=kind or "hpo", script=script_name)
+            else:
+                folder = load.find_job(str(job), Path.cwd())
             return self._prepare_folder(folder, request, _provenance(folder, command))
         if callable(job):
             return self._prepare_function(functions.function_job(job, request.params), request, command)

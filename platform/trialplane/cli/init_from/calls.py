@@ -6,9 +6,9 @@ import dataclasses
 import os
 from pathlib import Path
 
-from trialplane.cli.init_from import script_folder, script_probe
+from trialplane.cli.init_from import script_probe
 from trialplane.cli.init_from.request import Request
-from trialplane.importing import launcher, script, wrapper
+from trialplane.importing import launcher, script, script_folder, wrapper
 from trialplane.importing.script import Style
 
 SOURCES = "src"  # folder with the packages of a project, whose modules a command finds only if they are installed

@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trialplane.cli import output
-from trialplane.cli.init_from import calls, data_links, script_folder
+from trialplane.cli.init_from import calls, data_links
 from trialplane.cli.init_from.request import Origin, Request
 from trialplane.errors import InputError, OtherFolderError
-from trialplane.importing import script
+from trialplane.importing import script, script_folder
 from trialplane.importing.script import Script
 from trialplane.job import settings
 
 _UPWARD = re.compile(r"(?<![\w./])\.\./[\w./-]+")  # ../config/args.json
 _PYTHONPATH = re.compile(r"""\bPYTHONPATH=((?:"[^"]*"|'[^']*'|[^\s"';&|])*)""")  # with its value
-_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w{1,99}(?:\.\w{1,99})*)'", re.ASCII)
 
 
 def refuse_files_above(text: str, words: str, folder: str, call: script.Call | None, request: Request) -> None:
@@ -146,7 +145,7 @@ def refuse_missing_module(
     Raises:
         InputError: It failed so, see `_module_above_error`.
     """
-    missing = _MISSING_MODULE.search(failure)
+    missing = script_folder.MISSING_MODULE.search(failure)
     root = script_folder.root_above(start.folder, missing[1]) if missing is not None else None
     if missing is None or root is None:
         return

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from trialplane.cli import output
-from trialplane.cli.init_from import calls, files_above, from_file, script_folder, settings_file, writing
+from trialplane.cli.init_from import calls, files_above, from_file, settings_file, writing
 from trialplane.cli.init_from.request import Origin, Request
 from trialplane.errors import SpecError
-from trialplane.importing import dvc, launcher, script, wrapper
+from trialplane.importing import dvc, launcher, script, script_folder, wrapper
 from trialplane.job import credentials, load
 from trialplane.wire.declared import Option
 

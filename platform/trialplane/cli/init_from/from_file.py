@@ -11,10 +11,10 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.cli import importing, output
-from trialplane.cli.init_from import calls, script_folder, smoke, writing
+from trialplane.cli.init_from import calls, smoke, writing
 from trialplane.cli.init_from.request import INIT, NewFile, Origin, Request
 from trialplane.errors import InputError
-from trialplane.importing import dvc, launcher, ray, script
+from trialplane.importing import dvc, launcher, ray, script, script_folder
 from trialplane.importing.script import Script, Style
 from trialplane.job import document, load, notebook, settings
 from trialplane.wire.declared import Option

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.cli import importing, output
-from trialplane.cli.init_from import script_folder
 from trialplane.cli.init_from.request import NewFile
 from trialplane.errors import InputError
+from trialplane.importing import script_folder
 from trialplane.job import credentials, load
 from trialplane.plan import pack as packing
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.cli import output
-from trialplane.cli.init_from import script_folder, settings_file, smoke
-from trialplane.importing import guess, hydra
+from trialplane.cli.init_from import settings_file, smoke
+from trialplane.importing import guess, hydra, script_folder
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, credentials, settings
 from trialplane.job import options as optuna_options

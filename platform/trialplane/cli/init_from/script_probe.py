@@ -19,9 +19,9 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.cli import importing, output
-from trialplane.cli.init_from import bounded, script_folder
+from trialplane.cli.init_from import bounded
 from trialplane.errors import InputError, ParameterNotFound, SpecError
-from trialplane.importing import guess, launcher, script
+from trialplane.importing import guess, launcher, script, script_folder
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, settings, short_forms
 from trialplane.wire import declared as declared_arguments

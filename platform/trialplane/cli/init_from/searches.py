@@ -11,10 +11,10 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.cli import importing, output
-from trialplane.cli.init_from import job_files, script_folder, script_probe
+from trialplane.cli.init_from import job_files, script_probe
 from trialplane.cli.init_from.request import INIT, NewFile, Origin, Request
 from trialplane.errors import InputError, SpecError
-from trialplane.importing import hydra, script, wandb
+from trialplane.importing import hydra, script, script_folder, wandb
 from trialplane.importing.script import Script, Style
 from trialplane.job import document, entrypoint, load, notebook
 from trialplane.plan import pack as packing

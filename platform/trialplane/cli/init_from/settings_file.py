@@ -16,9 +16,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from trialplane.cli import output
-from trialplane.cli.init_from import script_folder
 from trialplane.errors import SpecError
-from trialplane.importing import dvc, guess, script
+from trialplane.importing import dvc, guess, script, script_folder
 from trialplane.importing.script import Script, Style
 from trialplane.job import document, load, settings
 from trialplane.wire.declared import Option

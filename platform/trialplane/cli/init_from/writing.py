@@ -22,7 +22,6 @@ from trialplane.cli.init_from import (
     data_links,
     files_above,
     job_files,
-    script_folder,
     script_job,
     script_probe,
     searches,
@@ -33,7 +32,7 @@ from trialplane.cli.init_from.request import Origin, Request
 from trialplane.cli.init_from.script_job import ScriptJob
 from trialplane.cli.init_from.script_probe import ScriptCopy
 from trialplane.errors import EXIT_OK, InputError
-from trialplane.importing import guess, script
+from trialplane.importing import guess, script, script_folder
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, credentials, load, notebook, settings
 from trialplane.plan import pack as packing

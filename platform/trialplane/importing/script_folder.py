@@ -24,6 +24,7 @@ from trialplane.job import document
 _MOST_FILES = 200
 _NAMED_PATH = re.compile(r"(?<![\w./$-])(?:\./)?(\w[\w-]*(?:[./][\w.-]+)+|\w[\w./-]*/)")  # run.py, ./data/, src/fit.py
 _NAMED_MODULE = re.compile(r"python[\d.]*(?:\s+-[a-z])*\s+-m\s+([\w.]+)")  # python -m src.fit
+MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w{1,99}(?:\.\w{1,99})*)'", re.ASCII)
 _LEVELS = 3  # folders above the script's in which its modules and files may be
 
 
@@ -132,6 +133,30 @@ def start(file: Path, parsed_script: Script, text: str) -> Start:
         roots = []
     path = tuple(os.path.relpath(root, folder) for root in dict.fromkeys(roots))
     return Start(folder, os.path.relpath(cwd, folder), path, module)
+
+
+def code_of(file: Path) -> tuple[Path, str]:
+    """Return the folder with the code of a script that runs without a job, and the path of the script in it.
+
+    This is the script's own folder. If that lacks a module that the script imports, and a folder above has it, it is that of
+    `start`, up to the working directory. It must run there by its path alone, as the script does without a job.
+
+    Args:
+        file: Path of the script.
+    """
+    real, home = file.resolve(), (file.parent, file.name)
+    if Path.cwd() not in real.parent.parents:
+        return home
+    try:
+        if not any(root_above(real.parent, name) for name in missing_modules(real)):
+            return home
+        text = source(real)
+        start_by_paths = start(real, script.read(text, str(real)), text)
+    except InputError:  # the checks of the job report it
+        return home
+    name = real.relative_to(start_by_paths.folder).as_posix()
+    is_in_working_directory = start_by_paths.folder.is_relative_to(Path.cwd())
+    return home if start_by_paths.command(name) or not is_in_working_directory else (start_by_paths.folder, name)
 
 
 def finds_own_modules(text: str) -> bool:
