@@ -275,6 +275,15 @@ def test_trials_that_are_searched_for_their_length_are_not_pruned(platform, writ
     assert "\n# pruner: asha # not used: trials differ in epochs, and the same" in Path("src/job.yaml").read_text()
 
 
+def test_trials_with_rollouts_of_different_lengths_are_pruned(platform, written: Path) -> None:
+    text = (
+        "epochs = 30\nnum_steps = 128\nfor epoch in range(epochs):\n    print(f'epoch {epoch} loss: {num_steps + epoch}')\n"
+    )
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", str(written / "fit.py"), "--space", "num_steps=64..256")
+    assert made().pruner.name == "asha" and "asha stops trials that are behind" in result.stderr, result.output
+
+
 @pytest.mark.parametrize(
     ("steps", "rung", "shown"),
     [("range(501)", 31, "31, 124, 496"), ("range(20, 201, 20)", 20, "20, 80"), ("range(30)", 1, "1, 4, 16")],

@@ -78,10 +78,27 @@ def test_what_is_not(name: str, default: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "is_duration"),
     [("niters", True), ("opt.max_steps", True), ("--num-train-epochs", True), ("Epochs", True), ("num_boost_round", True)]
+    + [(name, True) for name in ("n-estimators", "total_timesteps", "n_trees", "num_updates", "num_steps")]
     + [(name, False) for name in ("warmup_steps", "step_size", "steps_per_epoch", "lr", "eval.steps_late", "epochs.lr")],
 )
 def test_the_number_of_steps_of_a_run(name: str, is_duration: bool) -> None:
-    assert guess.is_duration(name) is is_duration
+    assert guess.duration(["depth", name], [Option("depth", 3)]) == (name if is_duration else "")
+
+
+@pytest.mark.parametrize(
+    ("searched", "others", "duration"),
+    [
+        (["num_steps"], {"epochs": 30}, ""),
+        (["n_steps"], {"total_timesteps": 10**6, "n_epochs": 10}, ""),
+        (["num_steps", "epochs"], {}, "epochs"),
+        (["epochs"], {"num_steps": 128}, "epochs"),
+        (["num_steps"], {"epochs": None, "max_epochs": -1, "steps": 3}, "num_steps"),
+        (["max_steps"], {"epochs": 3}, "max_steps"),
+    ],
+)
+def test_the_length_of_a_rollout_is_not_that_of_a_run(searched: list[str], others: dict[str, Any], duration: str) -> None:
+    options = [Option(name, 9) for name in searched] + [Option(name, value) for name, value in others.items()]
+    assert guess.duration(searched, options) == duration
 
 
 def test_a_learning_rate_without_a_default_is_searched() -> None:

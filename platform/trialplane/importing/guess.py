@@ -95,8 +95,9 @@ _MODES = ("mode", "monitor_mode")
 _MONITORED = re.compile(r"(?:(min|max)\w*\s+)?([A-Za-z][\w./@-]*)")
 _DURATION = re.compile(
     r"(?:n|nb|no|num|number|of|max|maximum|total|train|training|boost|boosting)*"
-    r"(?:epoch|step|iter|iteration|round|episode|generation|pass|passe)s?"
+    r"(?:epoch|step|timestep|update|iter|iteration|round|episode|generation|pass|passe|estimator|tree)s?"
 )
+_PLAIN_STEPS = re.compile(r"(?:n|nb|no|num|number|of)*steps?")
 _VALIDATION = ("val", "valid", "validation", "eval", "evaluation", "dev")
 _HELD_OUT = (*_VALIDATION, "test")
 _TRAINING = ("train", "training")
@@ -244,9 +245,20 @@ def is_searchable(option: Option) -> bool:
     return not (option.lists or is_switch or option.default is None or set(_words(option.name)) & _NO_SEARCH)
 
 
-def is_duration(name: str) -> bool:
-    """Return whether an argument is the number of steps or epochs of a run, by its name: `niters`, `opt.max_steps`."""
-    return _DURATION.fullmatch(re.sub(r"[\W_]", "", name.rpartition(".")[2].lower())) is not None
+def duration(searched: Collection[str], options: Sequence[Option]) -> str:
+    """Return the searched argument that is the number of steps or epochs of a run, by its name: `niters`, `opt.max_steps`.
+
+    It is "" if there is none. Beside a number of epochs or updates, `num_steps` is the length of a rollout, as in PPO.
+
+    Args:
+        searched: Names of the searched arguments.
+        options: All arguments.
+    """
+    fixed = (option.name for option in options if isinstance(option.default, (int, float)) and option.default > 0)
+    keys = {name: re.sub(r"[\W_]", "", name.rpartition(".")[2].lower()) for name in (*searched, *fixed)}
+    names = [name for name, key in keys.items() if _DURATION.fullmatch(key)]
+    others = [name for name in names if not _PLAIN_STEPS.fullmatch(keys[name])]
+    return next((name for name in others or names if name in searched), "")
 
 
 def with_choices(option: Option, compared: Mapping[str, Sequence[str]]) -> Option:

@@ -82,6 +82,7 @@ class ScriptJob:
         objective: Metric to optimize that the user names, with its direction; None to guess one.
         metric_files: Paths of the files with the script's metrics, with wildcards, if it declares them.
         links: Paths in the job's folder that are linked instead of uploaded.
+        duration: Searched parameter that is the number of steps or epochs of a trial; "" if there is none.
     """
 
     script: str
@@ -103,6 +104,7 @@ class ScriptJob:
     objective: Mapping[str, str] | None = None
     metric_files: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
+    duration: str = ""
 
     @property
     def missing(self) -> list[str]:
@@ -204,6 +206,7 @@ def build(
         monitored=guess.monitored(declared.options),
         shared_paths=parsed_script.shared_paths,
         metric_files=parsed_script.metric_files,
+        duration=guess.duration(space, options),
         # No command can report what the function returns.
         returned="" if command and style is Style.HYDRA else parsed_script.returned,
     )
@@ -594,8 +597,11 @@ def _first_rung(job: ScriptJob, result: smoke.Smoke | None) -> tuple[int, str]:
         return (0, "none # the function's return value has no steps") if job.returned else (1, "")
     source, objective, _ = chosen
     metric = objective["metric"]
-    if duration := next(filter(guess.is_duration, job.space), ""):
-        return 0, f"asha # not used: trials differ in {duration}, and the same step is early in one and the end of another"
+    if job.duration:
+        return (
+            0,
+            f"asha # not used: trials differ in {job.duration}, and the same step is early in one and the end of another",
+        )
     if result is None:
         return 1, ""
     series = result.series(source, metric)
