@@ -956,6 +956,32 @@ def test_values_of_a_settings_file_that_a_command_line_names_are_searched(platfo
     assert (job_in(".").arguments.file, job_in(".").search.enqueue) == ("fit.cfg", ({"train.lr": 0.1},))  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("argument", [False, True])
+def test_a_command_names_a_settings_file_with_any_suffix(platform, written: Path, argument: bool) -> None:
+    """Of a script without arguments that a parser declares, and of one with them."""
+    fit = "import argparse, sys\nvalues = dict(line.split('=') for line in open(sys.argv[-1]))\n"
+    if argument:
+        fit += (
+            "p = argparse.ArgumentParser()\np.add_argument('--wide', type=int)\np.add_argument('--config')\np.parse_args()\n"
+        )
+    write(Path(), {"fit.py": f"{fit}print('loss=%f' % float(values['lr']))\n", "my.train.config": "lr=0.1\nname=Adam\n"})
+    command = f"python fit.py {'--config ' * argument}my.train.config"
+    for words in ((), ("--space", "lr=0.01..0.2")):
+        Path("job.yaml").unlink(missing_ok=True)
+        result = platform("init", "--from", command, *words)
+        assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+        job = made(".")
+        assert job.arguments.file == "my.train.config" and job.search.enqueue == ({"lr": 0.1},)  # type: ignore[union-attr]
+
+
+def test_a_file_that_may_have_secrets_or_is_data_is_no_settings_file(platform, written: Path) -> None:
+    lines = "lr=0.1\n"
+    write(Path(), {"fit.py": "print('loss=1')\n", ".env": lines, "few.txt": lines, "data.txt": lines + "x=1\n" * 20_000})
+    for name, exit_code in ((".env", 2), ("data.txt", 2), ("few.txt", 0)):
+        result = platform("init", "--no-smoke", "--from", f"python fit.py {name}", "--space", "lr=0.01..0.2")
+        assert result.exit_code == exit_code, result.output
+
+
 @pytest.mark.parametrize("program", ["sh fit", "python -m fit"])
 def test_a_number_in_a_command_leaves_the_settings_file_that_it_names(platform, written: Path, program: str) -> None:
     """Of a program that is not a script here, and of one whose arguments are not known."""

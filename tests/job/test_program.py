@@ -29,6 +29,7 @@ def job(folder: Path) -> Path:
     (folder / "conf").mkdir()
     (folder / "conf" / "params.yaml").write_text("lr: 0.1\n")
     (folder / "conf" / "bad.yaml").write_text("lr: [\n")
+    (folder / "conf" / "words.txt").write_text("lr 0.1\n")
     (folder / "tools" / "fit.py").write_text("print('f1=0.5')\n")
     return folder
 
@@ -122,7 +123,8 @@ def test_sources_of_metrics(job: Path) -> None:
         ),
         ("script: train.py\narguments: conf/parms.yaml\n", "arguments.file", 6, "did you mean conf/params.yaml"),
         ("script: train.py\narguments: ../params.yaml\n", "arguments", 6, "is not a settings file of the job's folder"),
-        ("script: train.py\narguments: {file: params.xml}\n", "arguments", 6, "is not a settings file"),
+        ("script: train.py\narguments: params.xml\n", "arguments", 6, "a settings file or a list"),
+        ("script: train.py\narguments: {file: conf/words.txt}\n", "arguments.file", 6, "neither YAML, JSON nor TOML"),
         ("script: train.py\narguments: conf/params.yaml\nparams: {lrr: 1}\n", "params.lrr", 7, "did you mean lr?"),
         ("script: train.py\narguments: conf/bad.yaml\n", "arguments.file", 6, "conf/bad.yaml cannot be read"),
         ("script: train.py\nmetrics: {from: file}\n", "metrics.0.path", 6, "is missing; write path"),

@@ -155,6 +155,31 @@ def test_ini_stays_ini() -> None:
     assert text.startswith("; of all\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "replaced"),
+    [
+        ("### use # for comments\n\nlr=0.1\nname=Adam # or SGD\n#gpu\n", "lr=0.2\nname=SGD # or SGD\n"),
+        ("[train]\nlr = 0.1\nname = Adam\n", "lr = 0.2\nname = SGD\n"),
+        ('[train]\nlr = 0.1\nsizes = [\n1]\nname = "Adam"\n', 'lr = 0.2\nsizes = [\n1]\nname = "SGD"\n'),
+        ("train:\n  lr: 0.1\n  name: Adam\n", 'lr: 0.2\n  name: "SGD"\n'),
+        ('{"lr": 0.1, // of all\n"name": "Adam"}\n', '{"lr": 0.2, // of all\n"name": "SGD"}\n'),
+    ],
+)
+def test_the_text_of_a_file_whose_suffix_says_nothing_says_its_format(text: str, replaced: str) -> None:
+    for name in ("my.train.config", "settings.txt", "plain"):
+        values = settings.values(text, name)
+        key = next(key for key in values if key.endswith("lr"))
+        other = key.removesuffix("lr") + "name"
+        assert (values[key], values[other]) == (0.1, "Adam")
+        assert replaced in settings.replace_values(text, {key: 0.2, other: "SGD"}, name)
+
+
+@pytest.mark.parametrize("text", ["", "a few words\n", "lr=0.1\na few words\n", "lr 0.1\n", "1,2\n3,4\n", "# lr=0.1\n"])
+def test_a_text_without_settings_has_no_format(text: str) -> None:
+    with pytest.raises(ValueError, match="its lines are not all NAME = VALUE"):
+        settings.spans(text, "a.txt")
+
+
 PYTHON = """\
 LR = 1e-3  # of Adam
 NAME = 'é'; DEPTH: int = 3

@@ -37,7 +37,8 @@ _SCHEMA = "job.schema.json"
     "spaces",
     multiple=True,
     metavar="NAME=RANGE",
-    help="With --from: parameter to search, in place of guesses: lr=1e-5..1e-2:log, layers=2..6, opt=adam,sgd. Repeatable.",
+    help="With --from: parameter to search, in place of guesses: lr=1e-5..1e-2:log, layers=2..6, "
+    "width=32..256:32 (in steps), opt=adam,sgd. Repeatable.",
 )
 @click.option(
     "--objective",

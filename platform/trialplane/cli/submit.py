@@ -105,7 +105,7 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
     "spaces",
     multiple=True,
     metavar="NAME=RANGE",
-    help="Parameter to search: lr=1e-5..1e-2:log, layers=2..6, opt=adam,sgd. Repeatable.",
+    help="Parameter to search: lr=1e-5..1e-2:log, layers=2..6, width=32..256:32 (in steps), opt=adam,sgd. Repeatable.",
 )
 @click.option(
     "--objective",

@@ -1,13 +1,15 @@
 """Reads the values of a program's settings file, and replaces some of them in its text.
 
 A settings file is YAML, JSON, TOML, INI or gin; a Python module with the values at its top level; or a shell script with
-values in assignments and in the options of its commands. `spans` returns the position of each value in the text. So
+values in assignments and in the options of its commands. The suffix of its name says which, or else its text: YAML, JSON,
+TOML, or lines such as `lr=0.1`, as in INI. `spans` returns the position of each value in the text. So
 `replace_values` changes only the values, and comments and everything else stay as they are. Pure.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import json
 import math
@@ -41,6 +43,8 @@ _ONE_OF_SEVERAL = re.compile(
     r"val|valid|validation|test|eval|evaluation|pretrain|pretraining|finetune|finetuning|warmup|scheduler|ema)[._]",
     re.IGNORECASE,
 )
+# All lines of a file whose suffix is unknown: [section], lr=0.1, comments and empty ones.
+_INI = re.compile(r"(?:[ \t]*(?:[#;].*|\[[^\[\]\n]+\][ \t]*|[\w.-]+[ \t]*=.*)?(?:\n|\Z))*")
 _ANCHOR = re.compile(r"&\S+\s+")
 # A string, or what YAML does not allow in JSON: a comment and a tab. Many programs drop comments before they parse a file.
 _OF_JSON = re.compile(r'"(?:[^"\\\n]|\\.)*"|(?P<blank>//[^\n]*|/\*.*?(?:\*/|\Z)|\t)', re.DOTALL)
@@ -61,16 +65,36 @@ def spans(text: str, name: str) -> dict[str, Span]:
 
     Args:
         text: Text of the file.
-        name: Name of the file, whose suffix says its format.
+        name: Name of the file; see `_suffix`.
 
     Raises:
-        ValueError: The text is not one document of its format, or is nested too deeply.
+        ValueError: The text is not one document of its format, has none, or is nested too deeply.
     """
-    return dict(_named_spans(text, name))  # of several positions of one name, the last one counts
+    return dict(_named_spans(text, _suffix(text, name)))  # of several positions of one name, the last one counts
+
+
+def _suffix(text: str, name: str) -> str:
+    """Return the suffix of a file's name if it says a format, or else that of the format in which its text has values.
+
+    Raises:
+        ValueError: The suffix says no format, and the text has no values in one.
+    """
+    if suffix := next(filter(name.endswith, SUFFIXES), ""):
+        return suffix
+    is_json = text.lstrip().startswith("{")
+    for suffix in (".toml", *([".ini"] if _INI.fullmatch(text) else []), ".json" if is_json else ".yaml"):
+        with contextlib.suppress(ValueError):
+            if _named_spans(text, suffix):
+                return suffix
+    raise ValueError("it is neither YAML, JSON nor TOML, and its lines are not all NAME = VALUE")
 
 
 def _named_spans(text: str, name: str) -> list[tuple[str, Span]]:
     """Return the name and the position of each value, see `spans`. In Python and a shell script, a name may have several.
+
+    Args:
+        text: Text of the file.
+        name: A name with a suffix of `SUFFIXES`.
 
     Raises:
         ValueError: See `spans`.
@@ -177,12 +201,13 @@ def values(text: str, name: str) -> dict[str, Any]:
 
     Args:
         text: Text of the file.
-        name: Name of the file, whose suffix says its format.
+        name: Name of the file; see `_suffix`.
 
     Raises:
-        ValueError: The text is not one document of its format, or is nested too deeply.
+        ValueError: The text is not one document of its format, has none, or is nested too deeply.
     """
     value_by_name: dict[str, Any] = {}
+    name = _suffix(text, name)
     text = _as_yaml(text, name)
     for key, (start, end) in spans(text, name).items():
         try:
@@ -201,14 +226,15 @@ def replace_values(text: str, params: Mapping[str, Any], name: str) -> str:
     Args:
         text: Text of the file.
         params: New values by their dotted names.
-        name: Name of the file, whose suffix says its format.
+        name: Name of the file; see `_suffix`.
 
     Raises:
-        ValueError: The text is not one document of its format, or is nested too deeply.
+        ValueError: The text is not one document of its format, has none, or is nested too deeply.
     """
-    format_value = _FORMATTERS.get(name[name.rfind(".") :], _yaml_text)
+    suffix = _suffix(text, name)
+    format_value = _FORMATTERS.get(suffix, _yaml_text)
     # From the end, so that a replaced value does not move the positions of the others.
-    positions = sorted(((span, key) for key, span in _named_spans(text, name) if key in params), reverse=True)
+    positions = sorted(((span, key) for key, span in _named_spans(text, suffix) if key in params), reverse=True)
     for (start, end), key in positions:
         space = " " if text[:start].endswith(":") else ""  # YAML needs it; a list below its key starts after the colon
         text = f"{text[:start]}{space}{format_value(params[key])}{text[end:]}"

@@ -127,6 +127,8 @@ class ScriptJob:
     def default_arguments(self) -> list[str]:
         """Return the script's arguments in a run with its defaults; [] if it gets its parameters by other ways."""
         field = self.arguments
+        if isinstance(field, dict) and "items" not in field:
+            return []
         is_settings_file = isinstance(field, str) and field.endswith(settings.SUFFIXES)
         if is_settings_file or field == "none" or (field is None and self.command):
             return []
@@ -432,7 +434,10 @@ def _own_arguments(name: str, parsed_script: Script, field: Any, *, has_command:
             return field
         return {**(field if isinstance(field, dict) else {"items": field}), "file": parsed_script.config}
     if style in _BY_COMMAND:  # no arguments, but perhaps a settings file
-        return os.path.normpath(Path(name).parent / parsed_script.config) if parsed_script.config else None
+        if not parsed_script.config:
+            return None
+        file = os.path.normpath(Path(name).parent / parsed_script.config)
+        return file if file.endswith(settings.SUFFIXES) else {"file": file}
     if style is Style.SEARCHES:
         return "none"
     if has_command and style is Style.GLOBALS:

@@ -267,7 +267,11 @@ def _options_in_file(
     # The same for a flag of ml_collections: with --config, the arguments config.lr, … override lr, … of the file.
     flags = [word.lstrip("-").partition("=")[0] for word in call.arguments if word.startswith("-")]
     nested = {option.name for option in declared.options} & {f"{flag}.{key}" for flag in flags for key in in_file}
-    in_file = {} if nested else in_file
+    # A parser such as ConfigArgParse reads a file whose values are all its arguments, which override them.
+    declared_names = [*_spellings(declared.options), *(text.partition(":")[0].lstrip("-") for text in declared.left_out)]
+    declares_all = set(map(_key, in_file)) <= set(map(_key, declared_names))
+    is_of_parser = declares_all and not command.config.endswith(settings.SUFFIXES)
+    in_file = {} if nested or is_of_parser else in_file
     known_options = [*in_command.values(), *in_file.values(), *declared.options]
     has_parameters = in_command or appended or guess.space(known_options)
     # Appended arguments are of no use if none is worth a search, and the user requests none.

@@ -24,6 +24,7 @@ from trialplane.wire.declared import Option
 
 _MOST_FILES = 20  # files that match one pattern
 _MOST_ENTRIES = 10_000  # entries of folders that are searched for a file without its suffix
+_MOST_BYTES = 65_536  # of a file whose suffix does not say that it has settings
 _MOST_OTHERS = 5  # other files that a message names
 _CONFIG_FOLDER = re.compile(r"conf|cfg|exp|opt(?!im)|param|setting|yaml|hparam|recipe", re.IGNORECASE)
 # Options whose values may be the name of a settings file without its suffix: -c, --config, --model-cfg, --exp.
@@ -133,10 +134,10 @@ def named(command: str, folder: Path, requested: Collection[str] = (), *, by_ste
     """
     words = re.split(r"[\s=\"']+", command)
     values_by_name: dict[str, list[Option]] = {}
-    for word in words:
+    for word in dict.fromkeys(words):
         name = word.removeprefix("./")
         is_below = not Path(name).is_absolute() and os.pardir not in Path(os.path.normpath(folder / name)).parts
-        if name.endswith(settings.SUFFIXES) and is_below and script_folder.exists(folder / name):
+        if is_below and _may_have_settings(folder / name):
             values_by_name[name] = _options(folder / name)
     is_by_stem = by_stem and not values_by_name
     if is_by_stem:
@@ -147,6 +148,14 @@ def named(command: str, folder: Path, requested: Collection[str] = (), *, by_ste
     if is_by_stem and name:
         output.note(f"{name} is taken as the settings file that the command names without its suffix")
     return name, values_by_name.get(name, [])
+
+
+def _may_have_settings(file: Path) -> bool:
+    """Return whether a file that a command names may have settings: by its suffix, or for its content if it is small."""
+    if file.name.endswith(settings.SUFFIXES):
+        return script_folder.exists(file)
+    # The texts in a .env file may be secrets.
+    return script_folder.exists(file) and file.is_file() and file.stat().st_size <= _MOST_BYTES and ".env" not in file.name
 
 
 def named_in_script(file: Path, folder: Path, requested: Collection[str]) -> tuple[str, list[Option]]:

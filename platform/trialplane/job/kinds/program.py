@@ -45,7 +45,8 @@ class Arguments(models.Model):
     file: str = Field(
         default="",
         description="Settings file of the job's folder, YAML, JSON, TOML, INI, gin, Python or a shell script: params.yaml, "
-        "config.py. In each trial's copy, the parameters that the file has replace its values. They are not arguments then.",
+        "config.py. With another suffix, its text says its format. In each trial's copy, the parameters that the file has "
+        "replace its values. They are not arguments then.",
     )
 
 
@@ -79,7 +80,7 @@ def _settings_path(name: str) -> str:
     Raises:
         ValueError: It is not the path of a settings file in the job's folder.
     """
-    if values.leads_outside(name) or not name.endswith(settings.SUFFIXES):
+    if values.leads_outside(name):
         raise ValueError(f"{name!r} is not a settings file of the job's folder; write file: params.yaml")
     return name.removeprefix("./")
 
@@ -143,7 +144,7 @@ ArgumentsField = Annotated[
                             "comma: --sizes=64,32. literal: --sizes=[64, 32]. Default: spread.",
                         },
                         "file": {
-                            **_SETTINGS,
+                            "type": "string",
                             "description": "Settings file of the job, whose values parameters replace. Default: none.",
                         },
                     },
