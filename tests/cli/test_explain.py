@@ -68,6 +68,13 @@ def test_a_field_below_another_has_an_example_too(field: str, example: str, show
     assert more.startswith("More: ")
 
 
+def test_an_item_of_a_list_is_shown_whole() -> None:
+    """A part of it would be refused, as a source of metrics without `from`."""
+    for field in ("metrics.pattern", "metrics.path"):
+        (item,) = json.loads(explain(field, "-o", "json").output)["example"]["metrics"]
+        assert {"from", field.removeprefix("metrics.")} <= item.keys()
+
+
 def test_only_a_name_of_your_choice_is_said_to_be_one() -> None:
     sentence = "A value with a name of your choice."
     assert f": {sentence}\n" in explain("environment.X").output

@@ -146,7 +146,8 @@ def _extract_field(job: Any, names: Sequence[str]) -> Any:
     if not names:
         return job
     if isinstance(job, list):
-        return next(([example] for item in job if (example := _extract_field(item, names)) is not None), None)
+        # A whole item, which another item of the list does not complete: `metrics.pattern` is no source without `from`.
+        return next(([item] for item in job if _extract_field(item, names) is not None), None)
     if not isinstance(job, dict):
         return None
     name, *rest = names
