@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,6 +121,10 @@ def test_the_command_that_makes_a_job_has_the_typed_options(platform: Platform, 
     command = f"platform init --from 'python {script} -c x' --space lr=1e-4..1e-1:log --space opt=adam,sgd"
     command += " --objective accuracy:max"
     assert result.exit_code == 2 and f"`{command}` makes one" in result.stderr, result.output
+    shutil.copy(sys.executable, "fit")
+    result = platform("submit", "hpo", "./fit", "--space", "c=1..2", "--objective", "accuracy:max", "--local")
+    command = "platform init --from './fit ARGUMENTS' --space c=1..2 --objective accuracy:max"
+    assert f"./fit is a program and no job; `{command}` makes one, with the arguments that you type" in result.stderr
 
 
 def test_its_arguments_can_be_fixed(platform: Platform, script: Path) -> None:

@@ -190,6 +190,15 @@ def test_find_job(folder: Path) -> None:
         load.find_job("train.py", folder)
     with pytest.raises(errors.JobNotFound, match=r"is a command and no job; `platform init --from 'make fit'` makes one"):
         load.find_job("make fit", folder)
+    (folder / "svm-train").write_bytes(b"\x7fELF\0")
+    (folder / "svm-train").chmod(0o755)
+    remedy = r"`platform init --from '\./svm-train ARGUMENTS'` makes one, with the arguments that you type today"
+    for name in ("svm-train", "./svm-train"):
+        with pytest.raises(errors.JobNotFound, match=rf"^{name} is a program and no job; {remedy}"):
+            load.find_job(name, folder)
+    (folder / "svm-train").chmod(0o644)
+    with pytest.raises(errors.JobNotFound, match="svm-train is a file and no job"):
+        load.find_job("svm-train", folder)
     (folder / "odd.py").mkdir()
     (folder / "odd.py" / "job.yaml").write_text("kind: hpo\n")
     assert load.find_job("./odd.py", folder).samefile(folder / "odd.py")

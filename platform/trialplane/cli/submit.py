@@ -182,8 +182,9 @@ def hpo(
     except JobNotFound as error:
         if not error.program or not (spaces or objectives):
             raise
-        command = _init_command(error.program, spaces, objectives)
-        raise InputError(f"{error.program} is not a job; `{command}` makes one") from error
+        # The command in the message, with the options that the user typed.
+        plain, full = _init_command(error.program, (), ()), _init_command(error.program, spaces, objectives)
+        raise InputError(str(error).replace(plain, full)) from error
 
 
 @contextlib.contextmanager

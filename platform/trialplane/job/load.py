@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from trialplane.job.numeric import is_number
 FILE = "job.yaml"
 FOLDER = "jobs"
 _PIPELINE = "dvc.yaml"  # of DVC, of which `platform init --from` makes a job
+_BINARY_HEAD = 1024  # bytes at the beginning of a program, of which some are zero
 _COMMENTED_PARAM = re.compile(r"""^[ \t]+# ["']?([\w.-]+)["']?: (.*)""", re.MULTILINE)
 
 
@@ -76,6 +78,12 @@ def _not_found(name_or_path: str, path: Path, candidates: Sequence[Path], folder
         candidates: Searched paths.
         folders: Existing `jobs/` folders, the nearest one first.
     """
+    if _is_compiled(path):
+        program = f"{name_or_path if '/' in name_or_path else f'./{name_or_path}'} ARGUMENTS"
+        remedy = (
+            f"`platform init --from {shlex.quote(program)}` makes one, with the arguments that you type today, in quotes"
+        )
+        return JobNotFound(f"{name_or_path} is a program and no job; {remedy}", program)
     if _is_file(path) or len(name_or_path.split()) > 1:
         noun = "a file" if _is_file(path) else "a command"
         remedy = f"`platform init --from {shlex.quote(name_or_path)}` makes one"
@@ -94,6 +102,13 @@ def _not_found(name_or_path: str, path: Path, candidates: Sequence[Path], folder
         name = path.name or "NAME"  # the root folder has no name
         hint = f"there is no {FOLDER}/ folder here or above; `platform init {name}` makes a job; see `platform docs laptop`"
     return JobNotFound(f"no job {name_or_path!r}: looked at {searched}; {hint}".rstrip("; "))
+
+
+def _is_compiled(path: Path) -> bool:
+    """Return whether a path is that of a program that is not a text."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return os.access(path, os.X_OK) and b"\0" in file.read(_BINARY_HEAD)
+    return False
 
 
 def _is_file(path: Path) -> bool:
