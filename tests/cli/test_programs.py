@@ -766,6 +766,36 @@ def test_a_misspelled_objective_is_no_number_without_a_name(platform, written: P
     assert made().metrics is None
 
 
+def test_no_metric_of_training_is_proposed_for_one_of_held_out_data(platform, written: Path) -> None:
+    file = written / "fit.py"
+    file.write_text("lr = 0.1\nprint('loss training: 1.27')\n")
+    result = platform("init", "--from", str(file), "--objective", "test_loss:min")
+    assert "objective: test_loss, minimized (one run did not show it)" in result.stderr, result.output
+    Path("src/job.yaml").unlink()
+    file.write_text("lr = 0.1\nprint('accuracy train: 0.71 test: 0.58')\n")
+    result = platform("init", "--from", str(file), "--objective", "accuracy_test:max")
+    assert "objective: test_accuracy, maximized (accuracy_test by another name)" in result.stderr, result.output
+    Path("src/job.yaml").unlink()
+    result = platform("init", "--from", str(file), "--objective", "accuracy:max")
+    assert "its metrics: accuracy, train_accuracy\n" in result.stderr, "the accuracy is that of the test"
+    assert "objective: accuracy, maximized (as requested)" in result.stderr, result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "objective"),
+    [
+        ("Best model at step 50:\\n  test loss: 1e-2\\n  test metric: [4.13e-02]", "test metric"),
+        ("Cross Validation Accuracy = 83.7%", "Cross Validation Accuracy"),
+    ],
+)
+def test_an_objective_may_be_given_in_the_printed_words(platform, written: Path, text: str, objective: str) -> None:
+    (written / "fit.py").write_text(f"lr = 0.1\nprint('{text}')\n")
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", f"{objective}:min")
+    assert made().objectives[0].metric == objective
+    assert f"objective: {objective}, minimized (as requested)" in result.stderr, result.output
+    assert "validation_" not in result.stderr
+
+
 def test_a_number_behind_its_step_is_the_objective(platform, written: Path) -> None:
     """A progress bar may stand before it in the same line."""
     text = "lr = 0.1\nfor i in range(4):\n    loss = [1 / (i + 1)]\n"

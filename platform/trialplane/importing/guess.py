@@ -452,6 +452,11 @@ def is_held_out(metric: str) -> bool:
     return bool(set(_words(metric)) & set(_HELD_OUT))
 
 
+def is_of_training(metric: str) -> bool:
+    """Return whether a metric is measured on training data, by its name."""
+    return bool(set(_words(metric)) & set(_TRAINING))
+
+
 def is_option(metric: str, options: Collection[str]) -> bool:
     """Return whether a metric is only an option that the script prints, as `train_lr` is for the option `lr`.
 

@@ -81,6 +81,12 @@ def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
         ("Train loss: 0.5, val loss: 0.7, time: 3", {"train_loss": 0.5, "val_loss": 0.7, "time": 3.0}),
         ("train loss: 0.5, loss: 0.6", {"train_loss": 0.5, "loss": 0.6}),
         ("valid: 3, mae: 2", {"valid": 3.0, "mae": 2.0}),
+        ("train: [0.5] test: [0.6]", {"train": 0.5, "test": 0.6}),
+        ("mae train: 0.71 test: 0.58", {"train_mae": 0.71, "test_mae": 0.58}),
+        ("Epoch 3, mae (train: 71%, valid: 58%), time: 3", {"train_mae": 71.0, "valid_mae": 58.0, "time": 3.0}),
+        ("mae training: 1.27, error for test: 2", {"training_mae": 1.27, "test_error": 2.0}),
+        ("Final Train: 0.9, Test: 0.8", {"Train": 0.9, "Test": 0.8}),
+        ("after training: 0.9, epoch test: 0.8", {"training": 0.9, "test": 0.8}),
         ("the training of loss: 0.5", {"loss": 0.5}),
         (
             "| End of training | test/loss: 0.5 | val_acc: 2 | mae: 3",
@@ -100,6 +106,60 @@ def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training()
     parse = lines.LineParser((), Names(("loss", "test_loss"))).parse
     assert parse("Test: [1/3] Loss 0.8").metrics == {"test_loss": 0.8}
     assert parse("Epoch: [1] Loss 0.9").metrics == {"loss": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("names", "metrics"),
+    [
+        (("accuracy",), {"train_accuracy": 0.71, "accuracy": 0.6}),
+        (("test_accuracy",), {"train_accuracy": 0.71, "val_accuracy": 0.6, "test_accuracy": 0.58}),
+        (("accuracy train",), {"accuracy train": 0.71, "val_accuracy": 0.6, "test_accuracy": 0.58}),
+        (("test",), {"train_accuracy": 0.71, "val_accuracy": 0.6, "test": 0.58}),
+    ],
+)
+def test_a_name_before_several_sets_of_data_belongs_to_each(names: tuple[str, ...], metrics: dict[str, float]) -> None:
+    read = lines.LineParser((), Names(names)).parse("accuracy train: 0.71 val: 0.6 test: 0.58").metrics
+    assert read == metrics
+
+
+def test_a_metric_that_the_job_names_is_not_that_of_the_training_set_behind_its_name() -> None:
+    parse = lines.LineParser((), Names(("accuracy",))).parse
+    assert "accuracy" not in parse("accuracy on train: 0.7").metrics
+    assert "accuracy" not in parse("Accuracy | train = 0.7").metrics
+    assert parse("accuracy on the test: 0.6").metrics["accuracy"] == 0.6
+
+
+@pytest.mark.parametrize(
+    ("line", "metrics"),
+    [
+        ("  test metric: [4.13e-02]", {"test metric": 0.0413, "test_metric": 0.0413}),
+        ("loss: tensor([0.25]) mae=[ 2. ] mse: [nan", {"loss": 0.25, "mae": 2.0}),
+        ("  test metric: []", {}),
+        ("  test metric: [4.13e-02, 1.0e-01]", {}),
+        ("gpus: [0]", {}),
+        ("Step      Train loss    Test loss     Test metric   ", {}),
+        ("1000      [3.23e-12]    [3.56e-04]    [4.13e-02]    ", {}),
+        ("2000      [3.23e-12]    [3.56e-04]    []            ", {}),
+    ],
+)
+def test_a_list_of_one_fraction_is_its_number(line: str, metrics: dict[str, float]) -> None:
+    assert lines.LineParser((), Names(("test metric",))).parse(line).metrics == metrics
+
+
+def test_a_number_in_brackets_after_a_step_or_a_set_of_data_is_a_count() -> None:
+    parse = lines.LineParser((), Names(())).parse
+    assert parse("Epoch: [1], Step: [100/600], Loss: [0.5]")[:2] == (100, {"Loss": 0.5})
+    assert parse("Test: [3] Loss: 0.5").metrics == {"test_Loss": 0.5}
+
+
+@pytest.mark.parametrize("line", ["Cross Validation Accuracy = 83.7%", "cross-validation accuracy 83.7"])
+@pytest.mark.parametrize("others", [(), ("validation_accuracy", "accuracy")])
+def test_the_last_words_of_a_metrics_name_are_no_other_metric(line: str, others: tuple[str, ...]) -> None:
+    name = "Cross Validation Accuracy"
+    assert lines.LineParser((), Names((*others, name))).parse(line).metrics == {name: 83.7}
+    assert lines.LineParser((), Names((*others, name))).parse("Accuracy = 0.5").metrics == {
+        "accuracy" if others else "Accuracy": 0.5
+    }
 
 
 @pytest.mark.parametrize(

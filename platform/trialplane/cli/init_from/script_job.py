@@ -715,7 +715,11 @@ def _requested_objective(
     if result is None:
         return likely_source, dict(requested), "the script was not run to see it"
     if not (exact or similar):
-        hint = errors.nearest(requested["metric"], {name for _, name in shown})
+        metrics = {name: value for values in metrics_by_source.values() for name, value in values.items()}
+        if guess.is_held_out(requested["metric"]):  # `accuracy` may be that of `train_accuracy`, and has its value then
+            training_values = {value for name, value in metrics.items() if guess.is_of_training(name)}
+            metrics = {name: value for name, value in metrics.items() if value not in training_values}
+        hint = errors.nearest(requested["metric"], metrics)
         return likely_source, dict(requested), f"one run did not show it{f'; {hint}' if hint.startswith('did') else ''}"
     source, name = (exact or similar)[0]
     reason = "as requested, the number that it prints without a name" if source.pattern else "as requested"

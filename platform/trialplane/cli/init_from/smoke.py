@@ -27,7 +27,8 @@ from trialplane.wire import env
 from trialplane.worker import module_path
 from trialplane.worker.metrics import elsewhere, passages, reader
 from trialplane.worker.metrics.headings import headings_of
-from trialplane.worker.metrics.names import LineMetrics
+from trialplane.worker.metrics.lines import LineParser
+from trialplane.worker.metrics.names import LineMetrics, Names
 from trialplane.worker.metrics.steps import Steps
 from trialplane.worker.metrics.tails import Source, Tail
 from trialplane.worker.shims import wandb_files
@@ -130,7 +131,7 @@ def run(
     process_end = bounded.run(module_path.passed_on(command, variables), folder, variables, log, limit)
     text = log.read_bytes().decode(errors="replace")  # keeps the carriage returns of progress bars
     own_output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
-    names = tuple(dict.fromkeys((*requested, *_candidates(own_output[-_MAX_OUTPUT:]))))
+    names = tuple(dict.fromkeys((*requested, *_candidates(own_output[-_MAX_OUTPUT:], requested))))
     printed = scratch / "printed.log"
     values, occurrences = _printed_metrics(own_output, names, printed, folder, options, requested)
     metrics_by_source: dict[MetricSource, Mapping[str, float]] = {STDOUT: values} if values else {}
@@ -262,7 +263,7 @@ def _printed_metrics(
     result_names |= set(requested)
     # A metric may be read twice: under the name of a `name: value` pair, and under a guessed name that is spelled
     # differently. The guessed one is then dropped.
-    pair_spellings = {spelling(name) for name in metric_reader.finite if name not in names}
+    pair_spellings = {spelling(name) for name in metric_reader.finite if name in result_names and name not in names}
     values = {
         name: value
         for name, value in metric_reader.finite.items()
@@ -349,16 +350,24 @@ def shown_names(metrics: Iterable[Iterable[str]]) -> list[str]:
     return sorted(set(itertools.chain.from_iterable(metrics)), key=lambda name: (name.count("."), name))[:_MOST_SHOWN]
 
 
-def _candidates(output: str) -> tuple[str, ...]:
+def _candidates(output: str, requested: Collection[str]) -> tuple[str, ...]:
     """Return the names of losses and scores in an output, with the set of data that their line names before them."""
     names: dict[str, None] = {}  # a set in the order of the output
-    output_passages = passages.Passages()
+    output_passages, parse = passages.Passages(), LineParser((), Names(())).parse
     for line in output.splitlines():
         part = output_passages.result_part(line)
         if not part.is_named_only and (metrics := guess.candidates(part.text)):
-            data_sets = [heading.data_set for heading in headings_of(line)]
+            heading_sets = [heading.data_set for heading in headings_of(line)]
+            pairs = parse(part.text).metrics
             for metric in metrics:
-                has_data_set = not data_sets or guess.names_data(metric)
+                # Sets of data behind the metric's name: `accuracy train: 0.9 test: 0.8`.
+                sets_behind = [
+                    name.removesuffix(f"_{metric}")
+                    for name in pairs
+                    if name.endswith(f"_{metric}") and name.lower() not in spelling(line)
+                ]
+                data_sets = heading_sets or sets_behind
+                has_data_set = not data_sets or guess.names_data(metric) or spelling(metric) in map(spelling, requested)
                 names |= dict.fromkeys([metric] if has_data_set else [f"{data_set}_{metric}" for data_set in data_sets])
     return tuple(names)[:_MOST_CANDIDATES]
 

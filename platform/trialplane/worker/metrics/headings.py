@@ -6,13 +6,16 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from trialplane.worker.metrics.numerals import LIST_PREFIX
+
 DATA_SET = r"(?i:train|training|val|valid|validation|test|eval|evaluation)"
 _ANY_DATA_SET = re.compile(r"train|val|test", re.IGNORECASE)  # also in valid and eval
 # A set of data to which the metrics after it belong: `Test set:`, `Train Epoch: 3`, `[VAL]`, `valid |`, `'test': {`, or
 # `valid (NDCG: 0.1, HR: 0.2)`.
 _HEADING = re.compile(
-    rf"(?<![\w./@-])({DATA_SET})(?:[\])]|[\"']?\s?[:|>](?!\s?[-+]?[\d.])|\s-\s|\s?\((?=[^\W\d][\w@.-]*\s?[:=])|[ _]"
-    r"(?i:set|data|dataset|split|phase|results?|stats|metrics|epoch|step|iter|iteration|batch|round)(?!\w))"
+    rf"(?<![\w./@-])({DATA_SET})(?:[\])]|[\"']?\s?[:|>](?!\s?{LIST_PREFIX}[-+]?[\d.])"
+    r"|\s-\s|\s?\((?=[^\W\d][\w@.-]*\s?[:=])"
+    r"|[ _](?i:set|data|dataset|split|phase|results?|stats|metrics|epoch|step|iter|iteration|batch|round)(?!\w))"
 )
 _SET_OF_LINE = re.compile(rf"\W*({DATA_SET})[ _](?=[^\W\d])")  # before the first of several: `Train loss: 0.3, acc: 0.9`
 

@@ -7,14 +7,15 @@ Pure: text in, numbers out. Without a pattern of the job, these are metrics:
   `overall.f1`. A job that names `f1` gets the outermost of them, and of several the first that is not one of training;
 - a metric that the job names, in any spelling: `val_loss` also in `val loss 2.1` and `Val Loss = 2.1`, `accuracy` in
   `0.98 accuracy` and `Accuracy on the 100 images: 54 %`;
-- a fraction, as its value: `accuracy: 9870/10000`;
+- a fraction, as its value: `accuracy: 9870/10000`; a list of one fraction: `accuracy: [0.9]`;
 - a row of a table whose header has a metric that the job names: `epoch  train_loss  valid_acc`, and below it numbers; with
   a rule below the header, as `-----  ----------`, names may have spaces, and cells may be empty;
 - the averages in scikit-learn's classification report, under the names of its scorers: `f1_macro`, `recall_weighted`.
 
 `Test accuracy: 0.9` is the metric `test_accuracy`, not `accuracy`, because the value belongs to another set of data. The
 name of the set may also stand before several metrics: `Train Epoch: 1 Loss: 0.3` is `train_Loss`, and `Test set: loss: 0.2`
-is `test_loss`, so no curve mixes the two. If the job names a metric `loss`, this is the one of `Test set: loss: 0.2`.
+is `test_loss`, so no curve mixes the two. The metric may stand before several sets: `acc train: 0.9 test: 0.8` is `train_acc`
+and `test_acc`. If the job names a metric `loss`, this is the one of `Test set: loss: 0.2`.
 
 A number with the name `global_step`, `step`, `iteration`, `epoch` or `round` is the step, as in `Epoch [3/10]`. So is a
 number in brackets at the beginning of a line, as in XGBoost's `[12]` and in `[3/10]`.

@@ -18,6 +18,7 @@ _LARGEST_STEP = 2**53
 _MAX_NAMES = 10_000  # names in the cache
 _OWN_DATA_SET = re.compile(rf"{DATA_SET}[_/ ]")
 _SHORT_WORDS = {"validation": "val", "valid": "val", "training": "train", "testing": "test", "accuracy": "acc"}
+_LONGEST_BEGINNING = 100  # characters of a name before its last words
 _MOST_AMBIGUOUS = 20  # names of a metric in nested objects
 
 
@@ -63,6 +64,10 @@ class Names:
     def __init__(self, requested: Collection[str], step: str = "") -> None:
         self.requested = {name.lower(): name for name in requested}
         self.ambiguous: dict[str, tuple[str, ...]] = {}
+        # Expressions that find the end of a part of a line with such a name, if the name has several words.
+        self._name_ends = {
+            name: re.compile(rf"(?<!\w){spelling(name)}$", re.IGNORECASE) for name in requested if len(words_of(name)) > 1
+        }
         self._nested: dict[str, str] = {}  # metric that the job names → its name in nested objects
         self._steps = [step.lower()] if step else [name for name in STEPS if name not in self.requested]
         self.has_own_step = bool(step)
@@ -79,6 +84,18 @@ class Names:
         if len(self._cache) < _MAX_NAMES:
             self._cache[name] = meaning
         return meaning
+
+    def whole_name(self, line: str, begin: int, end: int) -> str:
+        """Return the metric that the job names whose last words are a part of a line; "" if there is none.
+
+        It is `balanced_accuracy` for the second word of `Balanced accuracy: 0.9`, and the longest of several.
+        """
+        begins = {
+            match.start(): name
+            for name, pattern in self._name_ends.items()
+            if (match := pattern.search(line, max(0, begin - _LONGEST_BEGINNING), end)) and match.start() < begin
+        }
+        return begins[min(begins)] if begins else ""
 
     def in_data_set(self, name: str, data_set: str) -> str:
         """Return the full name of a metric below the heading of a set of data, as `train_loss`.
@@ -143,6 +160,16 @@ class Names:
         )
 
 
+def words_of(name: str) -> list[str]:
+    """Return the words of a name."""
+    return [word for word in re.split(r"[\W_]+", name) if word]
+
+
+def spelling(name: str) -> str:
+    """Return an expression that matches a name with any signs between its words."""
+    return r"(?:['’]s\b)?[\s_./@'’-]*".join(map(re.escape, words_of(name)))
+
+
 def same_words(name: str, metrics: Iterable[str]) -> str:
     """Return the metric with the words of a name, as `Loss/Val` for `validation_loss`; "" if there is none, or several."""
     matches = {metric for metric in metrics if _words(metric) == _words(name)}
@@ -151,7 +178,7 @@ def same_words(name: str, metrics: Iterable[str]) -> str:
 
 def _words(name: str) -> frozenset[str]:
     """Return the words of a metric's name in lower case, each in its shortest usual form."""
-    return frozenset(_SHORT_WORDS.get(word, word) for word in re.split(r"[\W_]+", name.lower()) if word)
+    return frozenset(_SHORT_WORDS.get(word, word) for word in words_of(name.lower()))
 
 
 def _is_of_training(name: str) -> bool:

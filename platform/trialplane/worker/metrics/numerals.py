@@ -7,6 +7,8 @@ NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN
 NUMBER_END = r"(?![\w:]|[.-]\d|/\s*+[^\W\d]|,\d{3})"
 # The call around a number in the text of an object, as in `tensor(0.3)` and `np.float64(0.3)`.
 CALL_PREFIX = r"(?:(?:tensor|[aA]rray|np\.\w+)\()?"
+# The bracket before the only number of a list, as in `[4.1e-02]`. A whole number there is a step or an index: `Epoch: [3]`.
+LIST_PREFIX = rf"(?:\[\s*+(?!\d+\s*+\])(?={NUMBER}\s*+\]))?"
 
 
 def number(text: str) -> float | None:

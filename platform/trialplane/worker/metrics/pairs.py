@@ -8,14 +8,22 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trialplane.worker.metrics.headings import DATA_SET, Heading, data_set_at
-from trialplane.worker.metrics.names import STEPS, Names
-from trialplane.worker.metrics.numerals import CALL_PREFIX, NUMBER, NUMBER_END
+from trialplane.worker.metrics.names import STEPS, Names, spelling
+from trialplane.worker.metrics.numerals import CALL_PREFIX, LIST_PREFIX, NUMBER, NUMBER_END
 
 _PAIR = re.compile(
-    rf"(?<![\w./@-])(?:({DATA_SET})[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?{CALL_PREFIX}({NUMBER})"
-    rf"(?:\s*+/\s*+(\d{{1,15}}))?{NUMBER_END}"
+    rf"(?<![\w./@-])(?:({DATA_SET})[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?"
+    rf"{CALL_PREFIX}{LIST_PREFIX}({NUMBER})(?:\s*+/\s*+(\d{{1,15}}))?{NUMBER_END}"
 )
 _NO_NAMES = frozenset({"is", "are", "was", "of", "to", "at"})  # `the error of the prediction is: 0.5`
+# A name before the sets of data of its values: `accuracy train: 0.9 test: 0.8`, `loss on test: 0.3`, `mae (val: 2)`.
+_LABEL = re.compile(r"(?<![\w./@-])([^\W\d][\w./@-]*)(?:\s+(?:on|of|for|in))?(?:\s+the)?\s*[\s(]$")
+_NO_LABELS = _NO_NAMES | frozenset(
+    {"on", "for", "in", "the", "and", "after", "before", "during", "until", "final", "best", "highest", "lowest", "current"}
+)
+_LONGEST_LABEL = 60  # characters
+_BETWEEN_SETS = re.compile(r"[\s,;|/%]*")  # `train: 71%, test: 58%`
+_SET_BEFORE_VALUE = re.compile(rf"[\s(]*(?:(?:on|of|for|in)\s+)?(?:the\s+)?({DATA_SET})\s?[:=]\s*{CALL_PREFIX}{LIST_PREFIX}")
 _BAR = re.compile(r"%\|[\s\d#█▉▊▋▌▍▎▏]*\|")  # of a progress bar, whose label is before its percentage: `Map: 100%|███|`
 _DATA_SET_BEFORE = re.compile(rf"(?<!\w){DATA_SET}[\s_-]*$")
 # A number after such words and a name is where the metric begins or a bound: `Start training from score 0.5`.
@@ -60,6 +68,7 @@ def pairs_of(line: str, names: Names, headings: Sequence[Heading]) -> dict[str, 
         headings: Headings in the line.
     """
     numbers: dict[str, float] = {}
+    label, label_end = "", 0  # the name before the last sets of data, and the end of their pairs so far
     for match in _PAIR.finditer(line):
         pair = _Pair(*match.groups())
         is_requested = pair.name.lower() in names.requested
@@ -68,9 +77,17 @@ def pairs_of(line: str, names: Names, headings: Sequence[Heading]) -> dict[str, 
         name = pair.name
         is_step = names.lookup(name).step_rank >= 0
         if not is_step:  # the name of a step has no set of data
-            full_name = _full_name(pair, names, data_set_at(match.start(), headings))
+            data_set = data_set_at(match.start(), headings)
+            whole_name = names.whole_name(line, match.start(), match.end(2))
+            if not pair.data_set and re.fullmatch(DATA_SET, pair.name):
+                if not _BETWEEN_SETS.fullmatch(line, label_end, match.start()):
+                    label = _label_before(match.start(), line, names)
+                label_end = match.end()
+                if label and not (is_requested or whole_name):
+                    pair, data_set = pair._replace(name=label), pair.name.lower()
+            full_name = names.in_data_set(whole_name, data_set) if whole_name else _full_name(pair, names, data_set)
             is_second = not pair.data_set and full_name in numbers  # a second `acc` below a heading is not of its set
-            name = name if is_second else full_name
+            name = pair.name if is_second else full_name
         if pair.is_written_as_port and name.lower() not in names.requested:
             continue
         value = float(pair.text)
@@ -78,6 +95,13 @@ def pairs_of(line: str, names: Names, headings: Sequence[Heading]) -> dict[str, 
             value /= int(pair.total)
         numbers.setdefault(name, value)
     return numbers
+
+
+def _label_before(position: int, line: str, names: Names) -> str:
+    """Return the name before a set of data at a position of a line; "" if there is none."""
+    match = _LABEL.search(line, max(0, position - _LONGEST_LABEL), position)
+    is_label = match is not None and match[1].lower() not in _NO_LABELS and names.lookup(match[1]).step_rank < 0
+    return match[1] if match is not None and is_label else ""
 
 
 def _full_name(pair: _Pair, names: Names, data_set: str) -> str:
@@ -101,8 +125,8 @@ class Spelling(NamedTuple):
     def value(self, line: str, headings: Sequence[Heading], names: Names) -> float | None:
         """Return the value of the metric in a line; None if the line has none.
 
-        A value of another set of data does not count, as in `train accuracy`, and no bound, as in `better than accuracy
-        0.9`. Of pairs the words before them are not read: `better than accuracy: 0.9` is a value.
+        A value of another set of data does not count, as in `train accuracy` and `accuracy train: 0.9`, and no bound, as in
+        `better than accuracy 0.9`. Of pairs the words before them are not read: `better than accuracy: 0.9` is a value.
 
         Args:
             line: The line.
@@ -117,9 +141,15 @@ class Spelling(NamedTuple):
             if _DATA_SET_BEFORE.search(text_before):
                 follows_other_set = True
                 continue
-            data_set = "" if follows_other_set else data_set_at(match.start(), headings)
+            if names.whole_name(line, match.start("name"), match.end("name")):
+                continue
+            set_before_value = _SET_BEFORE_VALUE.fullmatch(line, match.end("name"), match.start("value"))
+            if set_before_value:
+                data_set = set_before_value[1].lower()
+            else:
+                data_set = "" if follows_other_set else data_set_at(match.start(), headings)
             if names.in_data_set(self.name, data_set).lower() == self.metric.lower():
-                return float(match[1])
+                return float(match["value"])
         return None
 
 
@@ -135,10 +165,9 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
 
     The first one finds a value after the name, as `val loss 2.1`; the second one a value before it, as `0.98 accuracy`.
     """
-    words = [re.escape(word) for word in re.split(r"[\W_]+", name) if word]
-    if not words:
+    name_pattern = spelling(name)
+    if not name_pattern:
         return ()
-    spelling = r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
     # Between the name and its value: other words and a sign as `:`, or `on the 100 images:`, or `at step 20:`, or `is`, or
     # `AVG`, or `->`, or `has been updated to`, or `improved from 0.4 to`, or `decreased (0.4 -->`,
     # or nothing.
@@ -150,6 +179,7 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
         r"|(?:\s+(?:has|have|was|were|is|been)){0,2}\s+(?:updated|improved|increased|decreased|reduced|dropped|changed)"
         rf"(?:(?:\s+from\s+{NUMBER}\s?%?)?\s+to(?=\s)|\s+\({NUMBER}\s*+-+>))?"
     )
-    value_after = rf"(?<!\w){spelling}(?!\w)[\"']?{between}\s*+{CALL_PREFIX}({NUMBER}){NUMBER_END}"
-    value_before = rf"(?:^|[:=|,;(]) *+(\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++{spelling}(?!\w)"
+    value = rf"{CALL_PREFIX}{LIST_PREFIX}(?P<value>{NUMBER}){NUMBER_END}"
+    value_after = rf"(?<!\w)(?P<name>{name_pattern})(?!\w)[\"']?{between}\s*+{value}"
+    value_before = rf"(?:^|[:=|,;(]) *+(?P<value>\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++(?P<name>{name_pattern})(?!\w)"
     return re.compile(value_after, re.IGNORECASE), re.compile(value_before, re.IGNORECASE)
