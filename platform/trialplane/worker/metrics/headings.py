@@ -19,6 +19,8 @@ _HEADING = re.compile(
 )
 _SET_OF_LINE = re.compile(rf"\W*({DATA_SET})[ _](?=[^\W\d])")  # before the first of several: `Train loss: 0.3, acc: 0.9`
 
+is_data_set = re.compile(DATA_SET).fullmatch
+
 
 class Heading(NamedTuple):
     """A set of data that a line names as a heading.

@@ -64,10 +64,12 @@ class Names:
     def __init__(self, requested: Collection[str], step: str = "") -> None:
         self.requested = {name.lower(): name for name in requested}
         self.ambiguous: dict[str, tuple[str, ...]] = {}
-        # Expressions that find the end of a part of a line with such a name, if the name has several words.
-        self._name_ends = {
-            name: re.compile(rf"(?<!\w){spelling(name)}$", re.IGNORECASE) for name in requested if len(words_of(name)) > 1
-        }
+        # Of each name of several words: the name, its last word, and the expression that finds it at the end of a text.
+        self._long_names = [
+            (name, words[-1].lower(), re.compile(rf"(?<!\w){spelling(name)}$", re.IGNORECASE))
+            for name in requested
+            if len(words := words_of(name)) > 1
+        ]
         self._nested: dict[str, str] = {}  # metric that the job names → its name in nested objects
         self._steps = [step.lower()] if step else [name for name in STEPS if name not in self.requested]
         self.has_own_step = bool(step)
@@ -90,10 +92,13 @@ class Names:
 
         It is `balanced_accuracy` for the second word of `Balanced accuracy: 0.9`, and the longest of several.
         """
+        last_words = line[begin:end].lower()
         begins = {
             match.start(): name
-            for name, pattern in self._name_ends.items()
-            if (match := pattern.search(line, max(0, begin - _LONGEST_BEGINNING), end)) and match.start() < begin
+            for name, last_word, pattern in self._long_names
+            if last_words.endswith(last_word)  # as for few parts, so the slower search is skipped
+            and (match := pattern.search(line, max(0, begin - _LONGEST_BEGINNING), end))
+            and match.start() < begin
         }
         return begins[min(begins)] if begins else ""
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trialplane.worker.metrics.headings import DATA_SET, Heading, data_set_at
+from trialplane.worker.metrics.headings import DATA_SET, Heading, data_set_at, is_data_set
 from trialplane.worker.metrics.names import STEPS, Names, spelling
 from trialplane.worker.metrics.numerals import CALL_PREFIX, LIST_PREFIX, NUMBER, NUMBER_END
 
@@ -79,7 +79,7 @@ def pairs_of(line: str, names: Names, headings: Sequence[Heading]) -> dict[str, 
         if not is_step:  # the name of a step has no set of data
             data_set = data_set_at(match.start(), headings)
             whole_name = names.whole_name(line, match.start(), match.end(2))
-            if not pair.data_set and re.fullmatch(DATA_SET, pair.name):
+            if not pair.data_set and is_data_set(pair.name):
                 if not _BETWEEN_SETS.fullmatch(line, label_end, match.start()):
                     label = _label_before(match.start(), line, names)
                 label_end = match.end()
