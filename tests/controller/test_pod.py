@@ -192,7 +192,7 @@ class ExporterDouble:
     def send_end(self, end: End, trials: int = 0) -> None:
         self.ends.append(end)
 
-    def close(self, *_: Any) -> bool:
+    def close(self, *_: Any, **__: Any) -> bool:
         return True
 
 

@@ -54,7 +54,7 @@ PRINTED = {
         *("1/1 ended", "1/1 ended", r"(3/3|6/6) ended", "95 %.*seeds", "mine is valid"),  # one trial is complete, or more
     ],
     "trainings": ["SUCCEEDED", "loss", "SUCCEEDED"],
-    "troubleshooting": ["found were acc", "FAILED"],
+    "troubleshooting": ["found were score", "FAILED"],
     "wandb": ["W&B gets nothing", "3/3 ended", r"val_loss.*optimizer\.momentum"],
 }
 
