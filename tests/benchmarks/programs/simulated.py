@@ -117,7 +117,7 @@ class NoExporter(ExporterProcess):
     def send_end(self, run_end: object, trials: int = 0) -> None:
         """There is nobody."""
 
-    def close(self, patience: float, *waits: Any) -> bool:
+    def close(self, patience: float, **waits: Any) -> bool:
         return True
 
 
@@ -145,8 +145,8 @@ def main() -> None:
         begun or begun.append((time.perf_counter(), time.process_time()))
         yield from events(self, timeout)
 
-    def timed_close(self: ExporterProcess, patience: float, *waits: Any) -> bool:
-        complete = close(self, patience, *waits)
+    def timed_close(self: ExporterProcess, patience: float, **waits: Any) -> bool:
+        complete = close(self, patience, **waits)
         recorded.append(time.perf_counter())
         return complete
 
