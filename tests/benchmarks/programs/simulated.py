@@ -37,7 +37,7 @@ class SimulatedPool:
     trouble = ""
     nodes = ("simulated",)
 
-    def __init__(self, _host: object, _config: object, size: int, _patience: float, *, has_begun: bool) -> None:
+    def __init__(self, _host: object, _config: object, size: int, **_: object) -> None:
         self.size = size
         self._warming = collections.deque(range(size))
         self._idle: set[int] = set()
