@@ -283,16 +283,15 @@ def _options_in_file(
             in_file = {option.name: option for option in text_values[config]}
             command = dataclasses.replace(command, config=config)
     constants = _constants(called_script, requested, [*in_command, *in_file, *_spellings(declared.options)])
-    if constants and not set(map(_key, requested)) & set(
-        map(_key, in_file)
-    ):  # a trial can replace the values of one file only
+    requested_keys = set(map(_key, requested))
+    if constants and requested_keys.isdisjoint(map(_key, in_file)):  # a trial can replace the values of one file only
         in_file = constants
         command = dataclasses.replace(command, config=called_copy.name)
     known_names = [*in_command, *in_file, *_spellings(declared.options)]
     # Only of a script that lists all of its arguments, an unknown name is certainly none. A script that did not start lists
     # none, and Hydra does not list all keys.
     lists_all = not (declared.failure or declared.overrides or declared.pairs or called_script.style is Style.HYDRA)
-    if lists_all and not set(map(_key, requested)) & set(map(_key, in_file)):
+    if lists_all and requested_keys.isdisjoint(map(_key, in_file)):
         missing_names = [name for name in requested if not any(_means(name, known_name) for known_name in known_names)]
         module, values = _module_constants(called_copy, call, missing_names)
         if module:
