@@ -368,12 +368,13 @@ def _bohb(setting: Setting) -> Rule:
 
 
 RANDOM, BEST, OURS, DEFAULT = "random", "knows the best", "promotion", "promotion, TPE (the default)"
+RESTARTED = "promotion, restarted from step 0"
 # Rules that take the configurations in order, and rules that sample. Their names have the libraries' own defaults where
 # nothing is said.
 RULES: Mapping[str, Callable[[Setting], Rule]] = {
     RANDOM: Rule,
     OURS: Promoted,
-    "promotion, restarted from step 0": lambda setting: Promoted(setting, restarts=True),
+    RESTARTED: lambda setting: Promoted(setting, restarts=True),
     "promotion, in another order": OtherOrder,
     "promotion, max: auto": lambda setting: Promoted(setting, is_auto=True),
     "promotion, 3 brackets": lambda setting: Promoted(setting, brackets=3),

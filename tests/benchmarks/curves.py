@@ -36,7 +36,7 @@ from pathlib import Path
 
 import numpy as np
 from tests.benchmarks import curve_rules, curve_tasks
-from tests.benchmarks.curve_rules import BEST, DEFAULT, OURS, RANDOM, Rule, Setting
+from tests.benchmarks.curve_rules import BEST, DEFAULT, OURS, RANDOM, RESTARTED, Rule, Setting
 from tests.benchmarks.curve_tasks import Task
 
 _MOST = 4  # times the steps of random search, after which a rule has not arrived
@@ -48,7 +48,7 @@ GOALS: Mapping[str, tuple[float, float, float]] = {
     "Ray Tune BOHB": (1.4, 1.4, 1.2),
     "Optuna TPE, successive halving, 3": (1.3, 1.0, 1.0),
     "one step of all, the best 3 in full": (1.3, 0.0, 0.0),
-    "promotion, restarted from step 0": (1.25, 1.25, 0.0),
+    RESTARTED: (1.25, 1.25, 0.0),
 }
 _GOAL_SLOTS = (1, 8, 32)
 
@@ -130,6 +130,14 @@ def _ratios(steps: Mapping[Search, float], rule: str, base: str, tasks: Collecti
     return ratios
 
 
+def _verdict(rule: str, ratios: Sequence[float], slots: int) -> str:
+    """Return the goal of a peer with this number of slots, and whether the median ratio meets it; "" without a goal."""
+    goal = dict(zip(_GOAL_SLOTS, GOALS.get(rule, (0, 0, 0)), strict=True)).get(slots)
+    if not goal or not ratios:
+        return ""
+    return f"{goal} {'met' if statistics.median(ratios) >= goal else 'missed'}"
+
+
 def _table(steps: Mapping[Search, float], tasks: Sequence[Task], slots: int) -> Iterator[str]:
     """Yield the lines of the table of one number of slots."""
     real = [task.name for task in tasks if not task.is_planted]
@@ -140,21 +148,25 @@ def _table(steps: Mapping[Search, float], tasks: Sequence[Task], slots: int) -> 
         speedups = [1 / ratio if ratio else math.inf for ratio in _ratios(steps, rule, RANDOM, real, slots)]
         if speedups:
             low, high = np.quantile(speedups, (0.25, 0.75), method="nearest")
-            ratios = [_ratios(steps, rule, base, real, slots) for base in (OURS, DEFAULT, BEST)]
-            goals = dict(zip(_GOAL_SLOTS, GOALS.get(rule, (0, 0, 0)), strict=True))
+            ratios = {base: _ratios(steps, rule, base, real, slots) for base in (OURS, DEFAULT, BEST)}
+            peer_ratios = ratios[OURS if rule == RESTARTED else DEFAULT]  # restarts have the same configurations as ours
             cells = (
-                *(f"{statistics.median(values):.2f}" if values else "" for values in ratios),
+                *(f"{statistics.median(values):.2f}" if values else "" for values in ratios.values()),
                 f"{statistics.median(speedups):.2f}",
                 f"{low:.2f}-{high:.2f}",
                 str(speedups.count(0)),
                 str(len(speedups)),
-                f"{goals[slots]}" if goals.get(slots) else "",
+                _verdict(rule, peer_ratios, slots),
             )
             yield f"{rule:36}" + "".join(f"{cell:>13}" for cell in cells)
     yield f"{'Over random, by task':36}" + "".join(f"{f'[{number}]':>9}" for number, _ in enumerate(tasks))
     for rule in rules:
         by_task = [_ratios(steps, rule, RANDOM, [task.name], slots) for task in tasks]
         yield f"{rule:36}" + "".join(f"{1 / statistics.median(ratios):9.2f}" if ratios else f"{'':9}" for ratios in by_task)
+    by_task = {task.name: _ratios(steps, DEFAULT, RANDOM, [task.name], slots) for task in tasks}
+    behind = [name for name, ratios in by_task.items() if ratios and statistics.median(ratios) > 1]
+    if any(by_task.values()):
+        yield f"Tasks on which the default is behind random: {', '.join(behind) or 'none'}"
 
 
 def _read(file: Path) -> dict[Search, float]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.benchmarks import curve_tasks, curves
-from tests.benchmarks.curve_rules import RULES, Setting
+from tests.benchmarks.curve_rules import DEFAULT, RANDOM, RESTARTED, RULES, Setting
 from tests.benchmarks.curve_tasks import Task
 
 
@@ -48,7 +48,7 @@ def test_a_rule_finds_the_best_where_no_curves_cross(name: str, slots: int) -> N
     steps = curves.steps_to_target(rule, setting, slots)
     rule.close()
     assert steps < math.inf
-    if name == "promotion, restarted from step 0":
+    if name == RESTARTED:
         assert steps > curves.steps_to_target(RULES["promotion"](setting), setting, slots)
 
 
@@ -76,3 +76,18 @@ def test_a_measurement_is_continued(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert file.read_text().splitlines()[:4] == first
     assert len(file.read_text().splitlines()) == 8
     assert "promotion" in capsys.readouterr().out
+
+
+def test_the_table_says_which_goals_are_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A peer with 1.5 times the default's steps meets 1.4 and misses 2; planted tasks count for the line on random only."""
+    names = ("a", "b", *(task.name for task in curve_tasks.planted()))
+    peers = {"Optuna TPE, Hyperband": 15.0, "Ray Tune ASHA": 15.0, RESTARTED: 13.0, "promotion": 10.0, DEFAULT: 10.0}
+    tasks = [Task(name, np.ones((2, 2)), np.zeros((2, 1)), is_planted=name not in ("a", "b")) for name in names]
+    steps = {curves.Search(rule, name, 0, 1, 8): taken for rule, taken in peers.items() for name in names}
+    steps |= {curves.Search(RANDOM, name, 0, 1, 8): 5.0 if name == "inverted" else 20.0 for name in names}
+    lines = {line[:36].strip(): line for line in reversed(list(curves._table(steps, tasks, 1)))}
+    assert lines["Optuna TPE, Hyperband"].endswith("2.0 missed")
+    assert lines["Ray Tune ASHA"].endswith("1.4 met")
+    assert lines[RESTARTED].endswith("1.25 met"), "against promotion over the same configurations"
+    assert not lines[DEFAULT].endswith(("met", "missed")), "no goal"
+    assert "Tasks on which the default is behind random: inverted" in "\n".join(curves._table(steps, tasks, 1))

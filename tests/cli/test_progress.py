@@ -68,6 +68,12 @@ def test_status_says_how_many_trials_earlier_ones_have_spared():
     ]
 
 
+def test_status_says_how_many_checkpoints_there_are_and_their_size():
+    for counts, text in (({}, ""), ({"checkpoints": 3, "checkpoint_bytes": 5 << 20}, "3, 5 MiB")):
+        saved = dataclasses.replace(HALF, progress=StudyProgress(**counts))
+        assert kinds.PRESENTERS["hpo"].fields(saved)["checkpoints"] == text
+
+
 @pytest.mark.parametrize(
     ("answered", "steps"), [(0, "26 steps trained"), (2, "26 steps counted, with those of the earlier trials")]
 )

@@ -18,6 +18,11 @@ STUDY: dict[str, Any] = {
     "trials": 3,
 }
 TRAINING: dict[str, Any] = {"name": "toy", "kind": "train", "objectives": STUDY["objectives"]}
+COLLECTION: dict[str, Any] = {
+    "name": "toy",
+    "kind": "collect",
+    "collect": {"learner": "train:learn", "units": 4, "workers": 2, "iterations": 3},
+}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,7 @@ TRAINING: dict[str, Any] = {"name": "toy", "kind": "train", "objectives": STUDY[
         TRAINING,
         TRAINING | {"script": "train.py", "ranks": 2},
         TRAINING | {"command": ["accelerate", "launch", "train.py"]},
-        {"name": "toy", "kind": "collect", "collect": {"learner": "train:learn", "units": 4, "workers": 2, "iterations": 3}},
+        COLLECTION,
     ],
 )
 def test_a_resume_without_changes_leaves_a_job_as_it_is(fields: dict[str, Any]) -> None:
@@ -155,13 +160,26 @@ CHANGES: dict[str, tuple[Any, str | None]] = {  # field of a study → another v
 }
 
 
-@pytest.mark.parametrize("field", kinds.CLASSES["hpo"].model_fields)
-def test_each_field_is_listed_at_the_time_at_which_it_can_change(field: str) -> None:
-    value, expected = CHANGES[field]
-    fields = {**STUDY, "script": "main.py"} if field in ("arguments", "cwd", "metrics") else STUDY
-    changed = {**fields, field: value}
-    if field == "kind":
-        changed = TRAINING
+KIND_CHANGES: dict[
+    str, dict[str, tuple[Any, str | None]]
+] = {  # of fields that the other kinds have in addition or differ in
+    "hpo": {},
+    "train": {"kind": ("hpo", NEW), "resume": ("monday", NEW)},
+    "collect": {
+        "kind": ("train", NEW),
+        "resume": ("monday", NEW),
+        "collect": ({**COLLECTION["collect"], "iterations": 9}, RESUME),
+        "objectives": ([{"metric": "reward", "direction": "maximize"}], NEW),
+    },
+}
+JOBS = {"hpo": STUDY, "train": TRAINING, "collect": COLLECTION}
+
+
+@pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind in JOBS for field in kinds.CLASSES[kind].model_fields])
+def test_each_field_is_listed_at_the_time_at_which_it_can_change(kind: str, field: str) -> None:
+    value, expected = {**CHANGES, **KIND_CHANGES[kind]}[field]
+    fields = {**JOBS[kind], "script": "main.py"} if field in ("arguments", "cwd", "metrics") else JOBS[kind]
+    changed = JOBS[value] if field == "kind" else {**fields, field: value}
     old, new = kinds.read(fields), kinds.read(changed)
     groups = changes.changes_by_time(old, new, 3)
     lines = {line: moment for moment, group in groups.items() for line in group}
@@ -170,6 +188,25 @@ def test_each_field_is_listed_at_the_time_at_which_it_can_change(field: str) -> 
     if own and field != "kind":
         resumable = not changes.resume_issues(old, new)
         assert resumable == (expected in (LIVE, RESUME)), "as the resume judges"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("workers", 3, LIVE),
+        ("iterations", 9, RESUME),
+        ("in_flight", 6, RESUME),
+        ("timeout", "5m", RESUME),
+        ("max_failed", 9, RESUME),
+        ("units", 8, NEW),
+        ("learner", "other:learn", NEW),
+    ],
+)
+def test_each_field_of_a_collection_has_its_own_time(field: str, value: Any, expected: str) -> None:
+    collect = {**COLLECTION["collect"], field: value}
+    groups = changes.changes_by_time(kinds.read(COLLECTION), kinds.read({**COLLECTION, "collect": collect}), 0)
+    lines = {line.partition(": ")[0]: moment for moment, group in groups.items() for line in group}
+    assert next(moment for line, moment in lines.items() if line.startswith(f"collect.{field}")) == expected, lines
 
 
 def test_fewer_trials_than_have_started_need_a_new_run() -> None:
