@@ -155,6 +155,8 @@ def test_choices_that_a_script_compares_an_argument_to_are_its_choices() -> None
         (["test_loss", "Loss", "val_loss"], ("val_loss", "minimize")),
         (["train_Loss", "test_loss"], ("test_loss", "minimize")),
         (["training_acc", "loss"], ("loss", "minimize")),
+        (["dev_acc", "test_acc", "acc"], ("dev_acc", "maximize")),
+        (["testing_loss", "acc"], ("testing_loss", "minimize")),
         (["val/acc_step", "val/acc_epoch", "val/loss"], ("val/acc_epoch", "maximize")),
         (["eval_mode", "y", "i"], None),
         (["HYDRA_FULL_ERROR"], None),
@@ -177,6 +179,7 @@ def test_names_in_an_output_that_are_those_of_objectives() -> None:
     text += "valid_0's l2: 3\nl2=1 objective_seed=5\nepoch 1 | valid/loss 3 | train/val acc 1\n"
     assert guess.candidates(text) == ["Loss", "Acc_1", "accuracy", "val_loss", "r2", "valid_0_l2", "valid/loss", "val_acc"]
     assert guess.candidates("Last reward: 9.0, average reward: 8.0, loss: 1") == ["last_reward", "average_reward", "loss"]
+    assert guess.candidates("Dev acc 0.5, testing loss 2") == ["dev_acc", "testing_loss"]
     assert guess.candidates(f"Last reward: 9, {'x' * 100} reward: 8") == ["last_reward", "reward"]
     assert guess.objective({"valid_0_l2": 3.0}) == {"metric": "valid_0_l2", "direction": "minimize"}
     assert guess.objective({"val_f1": 0.5, "x": 1.0}) == {"metric": "val_f1", "direction": "maximize"}

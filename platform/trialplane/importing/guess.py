@@ -85,7 +85,7 @@ _REWARDS, _ACCURACIES = _word_set("reward rew return"), _word_set("accuracy acc"
 _STATISTICS = _word_set("min max mean std median")
 _AVERAGES = _word_set("average avg mean")
 _METRIC = re.compile(
-    r"((?i:train|training|val|valid|validation|test|eval|evaluation)(?:(?:_\d+)?'s )?"
+    r"((?i:train|training|val|valid|validation|test|testing|eval|evaluation|dev|development)(?:(?:_\d+)?'s )?"
     r"(?:[ _-]|/(?![^\W\d]\w* [^\W\d]))?)?\b([^\W\d][\w@-]*)"  # `valid/loss 2`, but of `train/val loss` only `val loss`
 )
 _QUALIFIER = re.compile(r"(?<![^\W\d])([^\W\d]\w*)[ _-]+$")
@@ -98,8 +98,8 @@ _DURATION = re.compile(
     r"(?:epoch|step|timestep|update|iter|iteration|round|episode|generation|pass|passe|estimator|tree)s?"
 )
 _PLAIN_STEPS = re.compile(r"(?:n|nb|no|num|number|of)*steps?")
-_VALIDATION = ("val", "valid", "validation", "eval", "evaluation", "dev")
-_HELD_OUT = (*_VALIDATION, "test")
+_VALIDATION = ("val", "valid", "validation", "eval", "evaluation", "dev", "development")
+_HELD_OUT = (*_VALIDATION, "test", "testing")
 _TRAINING = ("train", "training")
 
 
@@ -404,7 +404,7 @@ def objective_rank(metric: str) -> tuple[int, int, bool, bool, bool, int]:
     words = set(_words(metric))
     if words & set(_VALIDATION):
         data_rank = 3
-    elif "test" in words:
+    elif words & set(_HELD_OUT):
         data_rank = 2
     else:
         data_rank = 0 if words & set(_TRAINING) else 1

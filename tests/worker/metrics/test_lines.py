@@ -74,7 +74,16 @@ def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
         ("Train Epoch: 1 [640/60000 (1%)]\tLearning rate: 0.004\tLoss: 2.3", {"train_rate": 0.004, "train_Loss": 2.3}),
         ("Test set: Average loss: 0.04", {"test_loss": 0.04}),
         ("[TRAIN] Iter: 100 Loss: 0.5  PSNR: 17.5", {"train_Loss": 0.5, "train_PSNR": 17.5}),
-        ("INFO - Validation - loss=0.5 mae=2", {"validation_loss": 0.5, "validation_mae": 2.0}),
+        ("INFO - Validation - loss=0.5 mae=2", {"val_loss": 0.5, "validation_mae": 2.0}),
+        ("Dev: time: 0.52s, speed: 2000.00st/s; mae: 0.9433, f: 0.45", {"dev_mae": 0.9433, "dev_f": 0.45}),
+        ("Epoch 3/10 dev loss: 0.5, mae: 2", {"dev_loss": 0.5, "dev_mae": 2.0}),
+        ("Epoch 3 Development | loss: 0.5 | mae: 2", {"development_loss": 0.5, "development_mae": 2.0}),
+        ("** Test ** loss: 0.5 mae: 2", {"test_loss": 0.5, "test_mae": 2.0}),
+        ("=== Dev === loss: 0.5", {"dev_loss": 0.5}),
+        ("test ==> loss: 0.5 mae: 2", {"test_loss": 0.5, "test_mae": 2.0}),
+        ("valid -> 0.5, mae: 2", {"mae": 2.0}),
+        ("eval: split test . loss: 0.5. mae: 2", {"test_loss": 0.5, "test_mae": 2.0}),
+        ("std dev: 0.5, mae: 2, device: 1", {"dev": 0.5, "mae": 2.0, "device": 1.0}),
         ("epoch 3 | train: loss=0.5 | val: loss=0.7", {"train_loss": 0.5, "val_loss": 0.7}),
         ("epoch 3 {'train': {'loss': 0.5}, 'test': {'loss': 0.7}}", {"train_loss": 0.5, "test_loss": 0.7}),
         ("Train Loss: 0.5, mae: 2", {"train_Loss": 0.5, "train_mae": 2.0}),
@@ -120,6 +129,22 @@ def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training()
 def test_a_name_before_several_sets_of_data_belongs_to_each(names: tuple[str, ...], metrics: dict[str, float]) -> None:
     read = lines.LineParser((), Names(names)).parse("accuracy train: 0.71 val: 0.6 test: 0.58").metrics
     assert read == metrics
+
+
+@pytest.mark.parametrize(
+    ("line", "metrics"),
+    [
+        ("Dev: time: 0.52s; acc: 0.9, f: 0.4", {"dev_acc": 0.9, "dev_f": 0.4}),
+        ("[Dev] acc 0.9", {"dev_acc": 0.9}),
+        ("Validation: loss: 0.5 acc: 0.8", {"val_loss": 0.5, "validation_acc": 0.8}),
+        ("Epoch 3 Valid | loss 0.5 | acc 0.8", {"val_loss": 0.5}),
+        ("Valid loss: 0.5, valid_acc: 0.8", {"val_loss": 0.5, "valid_acc": 0.8}),
+        ("eval: split test . loss 1.1e-01. error 20.83%. misses: 24", {"test_error": 20.83, "test_misses": 24.0}),
+        ("eval: split train. loss 1.1e-01. error 6.36%. misses: 6", {"train_misses": 6.0}),
+    ],
+)
+def test_a_metric_that_the_job_names_with_its_set_of_data(line: str, metrics: dict[str, float]) -> None:
+    assert lines.LineParser((), Names(("dev_acc", "val_loss", "test_error"))).parse(line).metrics == metrics
 
 
 def test_a_metric_that_the_job_names_is_not_that_of_the_training_set_behind_its_name() -> None:

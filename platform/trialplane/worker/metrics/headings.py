@@ -8,16 +8,23 @@ from typing import NamedTuple
 
 from trialplane.worker.metrics.numerals import LIST_PREFIX
 
-DATA_SET = r"(?i:train|training|val|valid|validation|test|eval|evaluation)"
-_ANY_DATA_SET = re.compile(r"train|val|test", re.IGNORECASE)  # also in valid and eval
-# A set of data to which the metrics after it belong: `Test set:`, `Train Epoch: 3`, `[VAL]`, `valid |`, `'test': {`, or
-# `valid (NDCG: 0.1, HR: 0.2)`.
-_HEADING = re.compile(
-    rf"(?<![\w./@-])({DATA_SET})(?:[\])]|[\"']?\s?[:|>](?!\s?{LIST_PREFIX}[-+]?[\d.])"
-    r"|\s-\s|\s?\((?=[^\W\d][\w@.-]*\s?[:=])"
-    r"|[ _](?i:set|data|dataset|split|phase|results?|stats|metrics|epoch|step|iter|iteration|batch|round)(?!\w))"
+# `std dev` is no set of data.
+DATA_SET = (
+    r"(?i:train|training|val|valid|validation|test|testing|eval|evaluation|(?<!std[ ._-])(?<!standard[ _])dev(?:elopment)?)"
 )
-_SET_OF_LINE = re.compile(rf"\W*({DATA_SET})[ _](?=[^\W\d])")  # before the first of several: `Train loss: 0.3, acc: 0.9`
+_ANY_DATA_SET = re.compile(r"train|val|test|dev(?!ic)", re.IGNORECASE)  # also in valid and eval, but not in device
+# A set of data to which the metrics after it belong: `Test set:`, `Train Epoch: 3`, `[VAL]`, `valid |`, `'test': {`,
+# `valid (NDCG: 0.1, HR: 0.2)`, `** Dev **`, `test => loss: 0.3`, or `split train.`
+_HEADING = re.compile(
+    rf"(?<![\w./@-])(?:({DATA_SET})(?:[\])]|[\"']?\s?(?:[:|>]|[-=]+>)(?!\s?{LIST_PREFIX}[-+]?[\d.])"
+    r"|\s-\s|\s[*=#-]{2}|\s?\((?=[^\W\d][\w@.-]*\s?[:=])"
+    r"|[ _](?i:set|data|dataset|split|phase|results?|stats|metrics|epoch|step|iter|iteration|batch|round)(?!\w))"
+    rf"|(?i:split)(?:\s|\s?[:=]\s?)({DATA_SET})(?!\w))"
+)
+# A set of data before the first of several metrics: `Train loss: 0.3, acc: 0.9`, `Epoch 3/10 dev loss: 0.3, acc: 0.9`.
+_SET_OF_LINE = re.compile(
+    rf"\W*(?:(?i:epoch|step|iter|iteration|round)\W{{0,3}}\d{{1,15}}(?:/\d{{1,15}})?\W+)?({DATA_SET})[ _](?=[^\W\d])"
+)
 
 is_data_set = re.compile(DATA_SET).fullmatch
 
@@ -41,7 +48,7 @@ def headings_of(line: str) -> list[Heading]:
     """
     if not _ANY_DATA_SET.search(line):  # as most lines; this search is fast
         return []
-    if headings := [Heading(match.end(), match[1].lower()) for match in _HEADING.finditer(line)]:
+    if headings := [Heading(match.end(), (match[1] or match[2]).lower()) for match in _HEADING.finditer(line)]:
         return headings
     match = _SET_OF_LINE.match(line)
     return [Heading(match.end(), match[1].lower())] if match and not _ANY_DATA_SET.search(line, match.end()) else []

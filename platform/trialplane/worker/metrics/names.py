@@ -17,7 +17,9 @@ EPOCH = STEPS[-1]
 _LARGEST_STEP = 2**53
 _MAX_NAMES = 10_000  # names in the cache
 _OWN_DATA_SET = re.compile(rf"{DATA_SET}[_/ ]")
+# Usual words of names in their shortest form.
 _SHORT_WORDS = {"validation": "val", "valid": "val", "training": "train", "testing": "test", "accuracy": "acc"}
+_SHORT_WORDS |= {"evaluation": "eval", "development": "dev"}
 _LONGEST_BEGINNING = 100  # characters of a name before its last words
 _MOST_AMBIGUOUS = 20  # names of a metric in nested objects
 
@@ -110,10 +112,18 @@ class Names:
         """
         if not data_set or _OWN_DATA_SET.match(name):
             return name
-        full_name = f"{data_set}_{name}"
+        full_name = self.of_data_set(name, data_set)
         is_held_out = data_set not in TRAINING_SETS
         names_plain_only = name.lower() in self.requested and full_name.lower() not in self.requested
         return name if is_held_out and names_plain_only else full_name
+
+    def of_data_set(self, name: str, data_set: str) -> str:
+        """Return the name of a metric with its set of data, which has the job's word for the set: `val` for `valid`."""
+        short = _SHORT_WORDS.get(data_set, data_set)
+        for word in (data_set, short, *(long for long, of_long in _SHORT_WORDS.items() if of_long == short)):
+            if requested := self.requested.get(f"{word}_{name}".lower()):
+                return requested
+        return f"{data_set}_{name}"
 
     def add_nested(self, metrics: dict[str, float]) -> None:
         """Add the metrics that the job names and that a record has only in nested objects: `f1` for `overall.f1`.

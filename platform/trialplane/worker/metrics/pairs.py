@@ -79,7 +79,7 @@ def pairs_of(line: str, names: Names, headings: Sequence[Heading]) -> dict[str, 
         if not is_step:  # the name of a step has no set of data
             data_set = data_set_at(match.start(), headings)
             whole_name = names.whole_name(line, match.start(), match.end(2))
-            if not pair.data_set and is_data_set(pair.name):
+            if not pair.data_set and is_data_set(line, match.start(2), match.end(2)):
                 if not _BETWEEN_SETS.fullmatch(line, label_end, match.start()):
                     label = _label_before(match.start(), line, names)
                 label_end = match.end()
@@ -106,7 +106,9 @@ def _label_before(position: int, line: str, names: Names) -> str:
 
 def _full_name(pair: _Pair, names: Names, data_set: str) -> str:
     """Return the name of a pair's metric, with the set of data before the name or, without one, that of the heading."""
-    return f"{pair.data_set.lower()}_{pair.name}" if pair.data_set else names.in_data_set(pair.name, data_set)
+    if pair.data_set:
+        return names.of_data_set(pair.name, pair.data_set.lower())
+    return names.in_data_set(pair.name, data_set)
 
 
 class Spelling(NamedTuple):
