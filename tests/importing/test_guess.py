@@ -94,9 +94,22 @@ def test_the_number_of_steps_of_a_run(name: str, is_duration: bool) -> None:
         (["epochs"], {"num_steps": 128}, "epochs"),
         (["num_steps"], {"epochs": None, "max_epochs": -1, "steps": 3}, "num_steps"),
         (["max_steps"], {"epochs": 3}, "max_steps"),
+        (["n_epochs"], {"total_timesteps": 10**6}, ""),
+        (["n_epochs", "n_steps"], {"gae_lambda": 0.95}, "n_steps"),
+        (["n_epochs", "timesteps"], {"clip_range": 0.2}, "timesteps"),
+        (["num_epochs"], {"num_updates": 1000}, ""),
+        (["epochs"], {"clip_ratio": 0.2, "steps_per_epoch": 4000}, "epochs"),
+        (["epochs"], {"gamma": 0.1}, "epochs"),
+        (["timesteps"], {"epochs": 30}, ""),
+        (["timesteps", "lr"], {"beta_start": 1e-4}, ""),
+        (["model.num_timesteps"], {"noise_schedule": None}, ""),
+        (["timesteps"], {"env": None}, "timesteps"),
+        (["diffusion_steps", "T"], {}, ""),
     ],
 )
-def test_the_length_of_a_rollout_is_not_that_of_a_run(searched: list[str], others: dict[str, Any], duration: str) -> None:
+def test_the_length_of_a_rollout_or_of_a_diffusion_is_not_that_of_a_run(
+    searched: list[str], others: dict[str, Any], duration: str
+) -> None:
     options = [Option(name, 9) for name in searched] + [Option(name, value) for name, value in others.items()]
     assert guess.duration(searched, options) == duration
 

@@ -97,7 +97,15 @@ _DURATION = re.compile(
     r"(?:n|nb|no|num|number|of|max|maximum|total|train|training|boost|boosting)*"
     r"(?:epoch|step|timestep|update|iter|iteration|round|episode|generation|pass|passe|estimator|tree)s?"
 )
-_PLAIN_STEPS = re.compile(r"(?:n|nb|no|num|number|of)*steps?")
+_PLAIN_STEPS = re.compile(r"(?:n|nb|no|num|number|of)*(?:time)?steps?")
+_EPOCHS = re.compile(r"(?:n|nb|no|num|number|of)*epochs?")
+# Options of reinforcement learning, where epochs are passes over a rollout, and of diffusion, where timesteps are those of
+# one sample.
+_OF_ROLLOUTS = re.compile(
+    r"\w*gae\w*|clip(?:coef|eps|epsilon|param|range|ratio)|(?:total|max)timesteps|(?:num|n)(?:episode|update)s"
+)
+_STEPS_PER_EPOCH = "stepsperepoch"  # with it, epochs are the duration also in reinforcement learning
+_OF_DIFFUSION = re.compile(r"\w*(?:diffusion|ddim|ddpm|noise|unet)\w*|beta(?:1|start|min|0|schedule)")
 _VALIDATION = ("val", "valid", "validation", "eval", "evaluation", "dev", "development")
 _HELD_OUT = (*_VALIDATION, "test", "testing")
 _TRAINING = ("train", "training")
@@ -248,17 +256,32 @@ def is_searchable(option: Option) -> bool:
 def duration(searched: Collection[str], options: Sequence[Option]) -> str:
     """Return the searched argument that is the number of steps or epochs of a run, by its name: `niters`, `opt.max_steps`.
 
-    It is "" if there is none. Beside a number of epochs or updates, `num_steps` is the length of a rollout, as in PPO.
+    It is "" if there is none. In reinforcement learning `n_epochs` are the passes over a rollout. Beside other epochs or
+    updates, `num_steps` is the length of a rollout, as in PPO, and `timesteps` that of a diffusion.
 
     Args:
         searched: Names of the searched arguments.
         options: All arguments.
     """
-    fixed = (option.name for option in options if isinstance(option.default, (int, float)) and option.default > 0)
-    keys = {name: re.sub(r"[\W_]", "", name.rpartition(".")[2].lower()) for name in (*searched, *fixed)}
-    names = [name for name, key in keys.items() if _DURATION.fullmatch(key)]
+    keys = {name: _duration_key(name) for name in (*searched, *(option.name for option in options))}
+    has_rollouts = any(map(_OF_ROLLOUTS.fullmatch, keys.values())) and _STEPS_PER_EPOCH not in keys.values()
+    has_diffusion = any(map(_OF_DIFFUSION.fullmatch, keys.values()))
+    counts = {option.name for option in options if isinstance(option.default, (int, float)) and option.default > 0}
+    names = [
+        name
+        for name, key in keys.items()
+        if (name in searched or name in counts)
+        and _DURATION.fullmatch(key)
+        and not (has_rollouts and _EPOCHS.fullmatch(key))
+        and not (has_diffusion and "time" in key and _PLAIN_STEPS.fullmatch(key))
+    ]
     others = [name for name in names if not _PLAIN_STEPS.fullmatch(keys[name])]
     return next((name for name in others or names if name in searched), "")
+
+
+def _duration_key(name: str) -> str:
+    """Return the last part of a name without signs, in lower case, to compare it with those of durations."""
+    return re.sub(r"[\W_]", "", name.rpartition(".")[2].lower())
 
 
 def with_choices(option: Option, compared: Mapping[str, Sequence[str]]) -> Option:
