@@ -26,3 +26,22 @@ from trialplane.wire.declared import Option
 def test_an_argument_has_a_kind_that_fits_its_text(kind: str, text: str, default: Any, expected_kind: str) -> None:
     expected = Option("size", default, expected_kind, flag="-s")
     assert launcher.with_default(Option("size", kind=kind, flag="-s", required=True), text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'if [ -z "$LR" ]; then LR=0.1; fi\nOPT=adam\npython a.py --lr $LR --opt $OPT --name x\n',
+        "if [[ -z ${LR} ]]\nthen\n  export LR=0.1\nfi\n[ -z $OPT ] && OPT='adam'\npython a.py\n",
+        ": ${LR:=0.1}\nOPT=${OPT:-adam}\npython a.py --lr $LR --opt $OPT\n",
+        "LR=${LR:-0.1}\npython a.py --lr $LR --opt adam --name x\n",
+        "python a.py --lr 0.1 --opt=adam --name x \\\n  --width 3\n",
+    ],
+)
+def test_words_of_a_shell_script_are_searched_on_request(text: str) -> None:
+    script = launcher.read(text, "run.sh", requested=("lr", "OPT"))
+    assert {option.name.lower(): option.default for option in script.options if option.name != "width"} == {
+        "lr": 0.1,
+        "opt": "adam",
+    }
+    assert "x" not in {option.default for option in launcher.read(text, "run.sh").options}

@@ -214,10 +214,39 @@ def test_a_shell_script_stays_one() -> None:
     script = "# LR=9\nexport LR=0.1 # --lr 2\nN='3'\nOUT=a1\n"
     script += "python a.py --wd=1e-4 -b 8 --name x1 a.b=.5 OPT.LR 1 \\\n  --drop 0.5\n"
     read = {"LR": 0.1, "N": 3, "wd": 1e-4, "b": 8, "a.b": 0.5, "OPT.LR": 1, "drop": 0.5, "lr": 2}
-    assert settings.values(script, "a.sh") == read
+    words = {"OUT": "a1", "name": "x1"}
+    assert settings.values(script, "a.sh") == read | words
     text = settings.replace_values(script, {"LR": 0.5, "N": 4, "wd": 1.0, "OPT.LR": 1e-5, "drop": 0.25}, "a.sh")
     assert text.splitlines()[1:3] == ["export LR=0.5 # --lr 2", "N='4'"]
     assert text.endswith("--wd=1.0 -b 8 --name x1 a.b=.5 OPT.LR 1e-05 \\\n  --drop 0.25\n")
+
+
+def test_words_of_a_shell_script_are_values() -> None:
+    script = '# OPT=rmsprop\n[ -z "$OPT" ] && OPT=adam\nif [ -z $N ]; then N=3; fi\nACT="relu"; DATA=a/b.csv\n'
+    script += "MODE=a\npython a.py --opt $OPT --norm=layer --n 3 --n auto && MODE=b\n"
+    assert settings.values(script, "a.sh") == {"N": 3, "n": 3, "OPT": "adam", "ACT": "relu", "norm": "layer"}
+    text = settings.replace_values(script, {"OPT": "sgd", "N": 4, "n": 5, "ACT": "a b", "norm": "none"}, "a.sh")
+    assert text.splitlines() == [
+        "# OPT=rmsprop",
+        '[ -z "$OPT" ] && OPT=sgd',
+        "if [ -z $N ]; then N=4; fi",
+        "ACT='a b'; DATA=a/b.csv",
+        "MODE=a",
+        "python a.py --opt $OPT --norm=none --n 5 --n auto && MODE=b",
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.ini", "a.toml", "a.config", "a.yaml", "a.json", "a.gin", "a.py", "a.sh"])
+def test_line_ends_of_windows_stay(name: str) -> None:
+    lines = ["lr = 0.1", "", "# of the model", "depth = 3", "name = 'a'"]
+    if name.endswith((".yaml", ".json")):
+        lines = ["{", '"lr": 0.1,', '"depth": 3,', '"name": "a"', "}"]
+    elif name.endswith(".sh"):
+        lines = ["lr=0.1", "depth=3", "name='a'"]
+    text = "\r\n".join([*lines, ""])
+    assert settings.values(text, name) == {"lr": 0.1, "depth": 3, "name": "a"}
+    replaced = settings.replace_values(text, {"lr": 0.5, "depth": 4}, name)
+    assert replaced == text.replace("0.1", "0.5").replace("3", "4")
 
 
 def test_gin_stays_gin() -> None:

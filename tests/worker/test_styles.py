@@ -141,7 +141,9 @@ from pathlib import Path
 import yaml
 
 def train(lr, layers, amp):%s
-values = yaml.safe_load(Path(__file__).with_name("conf").joinpath("settings.yaml").read_text())
+text = Path(__file__).with_name("conf").joinpath("settings.yaml").read_bytes()
+assert text.count(b"\\r\\n") == 3, "the line ends of Windows stay"
+values = yaml.safe_load(text)
 assert values["name"] == "a" and sys.argv[1:] == ["--amp=True"], "in the file there is no amp"
 train(values["lr"], values["layers"], True)
 """,
@@ -175,7 +177,7 @@ def test_a_script_of_each_style(tmp_path: Path, style: str) -> None:
     code = tmp_path / "code"
     (code / "conf").mkdir(parents=True)
     (code / "conf" / "config.yaml").write_text("lr: 0.1\nlayers: 2\namp: false\n")
-    (code / "conf" / "settings.yaml").write_text("lr: 9\nlayers: 9\nname: a\n")
+    (code / "conf" / "settings.yaml").write_bytes(b"lr: 9\r\nlayers: 9\r\nname: a\r\n")
     with Bench(
         tmp_path, {"train": text % TRAINS, "configurator": CONFIGURATOR, "big": "layers = 5\n"}, program=program
     ) as slot:

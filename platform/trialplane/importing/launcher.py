@@ -14,7 +14,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any
@@ -93,7 +93,9 @@ def is_makefile(file: PurePath) -> bool:
     return file.name in MAKEFILES or file.suffix == ".mk"
 
 
-def read(text: str, name: str, started_commands: Callable[[], Sequence[str]] = tuple) -> Script:
+def read(
+    text: str, name: str, started_commands: Callable[[], Sequence[str]] = tuple, requested: Collection[str] = ()
+) -> Script:
     """Return the parameters and the command of a launcher.
 
     Args:
@@ -101,6 +103,7 @@ def read(text: str, name: str, started_commands: Callable[[], Sequence[str]] = t
         name: Path of the file. Its last part shows the kind of the file.
         started_commands: Function that returns a command for each Python command that it starts if it is a shell script,
             with which the user can make the job of that one, for messages.
+        requested: Names of the parameters that the user wants to search.
 
     Raises:
         SpecError: The file has no parameters that a job could set, is a Makefile without a target that trains, or cannot be
@@ -129,10 +132,13 @@ def read(text: str, name: str, started_commands: Callable[[], Sequence[str]] = t
     else:
         options, command = _read_shell_script(text, file)
         remedy = "write LR=${LR:-0.1}, or LR=${1:-0.1}, for each value to search"
-    text_options: tuple[Option, ...] = ()
-    if not guess.space(options):  # nothing to search so far
-        names = {option.name for option in options}
-        text_options = tuple(option for option in _text_options(text, name) if option.name not in names)
+    names, requested_names = {option.name for option in options}, set(map(_key, requested))
+    lacks_space = not guess.space(options)  # nothing to search so far
+    text_options = tuple(
+        option
+        for option in _text_options(text, name)
+        if option.name not in names and (_key(option.name) in requested_names or (lacks_space and option.kind != "str"))
+    )
     if not options and not text_options:
         remedy = "; or ".join(filter(None, (remedy, started_remedy(started_commands()))))
         raise SpecError([Issue(("script",), f"has no parameters; {remedy}", name)])
@@ -634,8 +640,13 @@ def _with_placeholders(text: str) -> str:
     return "".join([*pieces, arguments.escaped(text[copied:])])
 
 
+def _key(name: str) -> str:
+    """Return a name as it is compared, in lower case and with underscores."""
+    return name.lower().replace("-", "_")
+
+
 def _text_options(text: str, name: str) -> Iterator[Option]:
-    """Yield the numbers in the text of a shell script, which trials can replace in a copy; none for other launchers."""
+    """Yield the numbers and words in a shell script, which trials can replace in a copy; none for other launchers."""
     if PurePath(name).suffix in settings.SHELLS:
         yield from (_option(key, str(value)) for key, value in settings.values(text, name).items())
 

@@ -14,6 +14,7 @@ import itertools
 import json
 import math
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -36,6 +37,11 @@ _NUMBER_OF_NAME = re.compile(
     rf"""(?P<value>{NUMBER})(?(json)(?=\s*[,}}])|(?=["']?(?:[\s;]|$)))""",
     re.MULTILINE,
 )
+# A word in place of the number: OPT=adam, OPT="adam", --opt adam.
+_WORD_OF_NAME = re.compile(
+    r"""(?<!\S)(?:--(?P<flag>[A-Za-z][\w.-]*)[ \t=]+|(?P<key>[A-Za-z_]\w*)=)"""
+    r"""(?P<value>(?P<quote>["']?)[A-Za-z][\w+-]*(?P=quote))(?=[\s;]|$)"""
+)
 _FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w.-]*)(?=[\s=]|$)")
 # Sections of which a file often has several, each with a setting of the same name: actor.lr and critic.lr.
 _ONE_OF_SEVERAL = re.compile(
@@ -44,7 +50,7 @@ _ONE_OF_SEVERAL = re.compile(
     re.IGNORECASE,
 )
 # All lines of a file whose suffix is unknown: [section], lr=0.1, comments and empty ones.
-_INI = re.compile(r"(?:[ \t]*(?:[#;].*|\[[^\[\]\n]+\][ \t]*|[\w.-]+[ \t]*=.*)?(?:\n|\Z))*")
+_INI = re.compile(r"(?:[ \t]*(?:[#;].*|\[[^\[\]\n]+\][ \t]*|[\w.-]+[ \t]*=.*)?\r?(?:\n|\Z))*")
 _ANCHOR = re.compile(r"&\S+\s+")
 # A string, or what YAML does not allow in JSON: a comment and a tab. Many programs drop comments before they parse a file.
 _OF_JSON = re.compile(r'"(?:[^"\\\n]|\\.)*"|(?P<blank>//[^\n]*|/\*.*?(?:\*/|\Z)|\t)', re.DOTALL)
@@ -52,7 +58,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 _EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+")
 _LINE = re.compile(
     r"^[ \t]*(?:(?P<array>\[\[).*|\[(?P<section>[^\[\]\n]+)\].*|(?P<name>[\w.\"'-][^=:#;\n\[]*?)[ \t]*[=:][ \t]*"
-    r"(?P<value>\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'|\[[^\[\]\n]*\]|[^\s#;\[{\"'](?:[^#;\n]*[^#;\s])?)[ \t]*(?:[#;].*)?)$",
+    r"(?P<value>\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'|\[[^\[\]\n]*\]|[^\s#;\[{\"'](?:[^#;\n]*[^#;\s])?)[ \t]*(?:[#;].*)?)\r?$",
     re.MULTILINE,
 )
 
@@ -103,7 +109,9 @@ def _named_spans(text: str, name: str) -> list[tuple[str, Span]]:
         if name.endswith(_PYTHON):
             return list(_python_spans(text))
         if name.endswith(SHELLS):
-            return list(named_numbers(text))
+            numbers = list(named_numbers(text))
+            words = _unambiguous((match["flag"] or match["key"], match) for match in _WORD_OF_NAME.finditer(text))
+            return [*numbers, *((key, span) for key, span in words if key not in dict(numbers))]
         if name.endswith(".toml"):
             data = tomllib.loads(text)
             # A line of a multi-line string may look like a value, but the file has no such key.
@@ -142,19 +150,25 @@ def named_numbers(text: str) -> Iterator[tuple[str, Span]]:
     the number. A name with several different numbers is left out, as no single value can replace them. One that has the
     same number several times is yielded for each position.
     """
-    positions: dict[str, list[Span]] = {}
-    for match in _NUMBER_OF_NAME.finditer(text):
-        name = match["variable"] or match["flag"] or match["key"] or match["dotted"] or match["json"]
-        line_start = text[: match.start("value")].rpartition("\n")[2]
+    groups = ("variable", "flag", "key", "dotted", "json")
+    matches = _NUMBER_OF_NAME.finditer(text)
+    yield from _unambiguous((next(filter(None, map(match.group, groups))), match) for match in matches)
+
+
+def _unambiguous(named_matches: Iterable[tuple[str, re.Match[str]]]) -> list[tuple[str, Span]]:
+    """Return the name and the position of each value that is not in a comment, and whose name has no other value."""
+    positions: dict[str, list[re.Match[str]]] = {}
+    for name, match in named_matches:
+        line_start = match.string[: match.start("value")].rpartition("\n")[2]
         if not line_start.lstrip().startswith("#"):
-            positions.setdefault(name, []).append(match.span("value"))
+            positions.setdefault(name, []).append(match)
     unambiguous = [
-        (name, span)
-        for name, name_spans in positions.items()
-        if len({text[start:end] for start, end in name_spans}) == 1  # the same number at all positions
-        for span in name_spans
+        (name, match.span("value"))
+        for name, matches in positions.items()
+        if len({match["value"] for match in matches}) == 1  # the same value at all positions
+        for match in matches
     ]
-    yield from sorted(unambiguous, key=lambda name_and_span: name_and_span[1])  # in the order of the text
+    return sorted(unambiguous, key=lambda name_and_span: name_and_span[1])  # in the order of the text
 
 
 def overriding_flags(words: Iterable[str], keys: Collection[str]) -> dict[str, str]:
@@ -332,7 +346,7 @@ def _toml_text(value: Any) -> str:
 
 
 def _ini_text(value: Any) -> str:
-    """Return a value as text for configparser or a shell. The items of a list are separated by commas."""
+    """Return a value as text for configparser. The items of a list are separated by commas."""
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
@@ -340,5 +354,6 @@ _FORMATTERS: Mapping[str, Callable[[Any], str]] = {
     ".toml": _toml_text,
     ".py": repr,
     ".gin": repr,
-    **dict.fromkeys((".ini", ".cfg", ".conf", *SHELLS), _ini_text),
+    **dict.fromkeys((".ini", ".cfg", ".conf"), _ini_text),
+    **dict.fromkeys(SHELLS, lambda value: shlex.quote(_ini_text(value))),
 }

@@ -344,13 +344,13 @@ def _prepare(program: Program, ctx: context.Context) -> Path:
     """
     run_folder = enter_copy(ctx.code, ctx.workdir) if program.cwd == "code" else ctx.workdir
     if program.file:
-        text = (ctx.code / program.file).read_text(encoding="utf-8")
+        text = (ctx.code / program.file).read_bytes().decode()  # with its line ends, which may be those of Windows
         file = run_folder / program.file
         if not file.parent.resolve().is_relative_to(run_folder.resolve()):  # a field `links`; see `inputs.check_inputs`
             raise errors.InputError(f"{program.file} is in a link out of the trial's folder, and would not be a copy")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)  # a link may lead to a file outside of the folder
-        file.write_text(settings.replace_values(text, ctx.params, file.name), encoding="utf-8")
+        file.write_bytes(settings.replace_values(text, ctx.params, file.name).encode())
     os.chdir(run_folder)
     if "://" not in ctx.checkpoints:
         with contextlib.suppress(OSError):  # the program gets the error when it writes there

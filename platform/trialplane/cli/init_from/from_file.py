@@ -133,7 +133,7 @@ def _read_launcher(file: Path, request: Request) -> tuple[str, Script, Callable[
     shell_call = script.Call(file.name, os.path.relpath(file.parent), "", (), 0)
     is_shell_below = real.suffix in settings.SHELLS and os.pardir not in shell_call.folder  # below the working directory
     started_commands = functools.partial(calls.started_commands, text, shell_call, request) if is_shell_below else tuple
-    return text, launcher.read(text, str(file), started_commands), started_commands
+    return text, launcher.read(text, str(file), started_commands, request.space), started_commands
 
 
 def _read_python(
