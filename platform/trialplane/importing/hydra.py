@@ -26,7 +26,8 @@ _PARAMETERS: tuple[Place, ...] = (
     (*_SWEEPER, "parametrization"),
     (*_AX, "params"),
 )
-_CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
+_CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)  # range(1, 9)
+# A separator, a quoted text, a bracket, or a text without these: the seven of `choice('a,b',2)` end with `2` and `)`.
 _TOKENS = re.compile(r"""[,=]|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[()\[\]{}]|[^,='"()\[\]{}]+""", re.DOTALL)
 # Errors of `parse_value` for a text that is not in the grammar.
 NOT_UNDERSTOOD = (SpecError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError)
@@ -68,36 +69,37 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     """
     source = Source(document.parse(text, name))
     if not isinstance(source.look(*_SWEEPER), dict):
-        source.refuse("has no sweep: it needs `hydra.sweeper` with params")
-        return source.result({}, {})
+        source.fail("has no sweep: it needs `hydra.sweeper` with params")
     for key in source.look():
         if key != "hydra":
             source.take(key)  # the script reads it
     sweeper = _sweeper(source)
-    space: dict[str, Any] = {}
-    params: dict[str, Any] = {}
-    items: list[str] = ["hydra.mode=RUN"] if source.look("hydra", "mode") else []
+    parameters = search.Parameters()
     for field in _PARAMETERS:
         for key in source.keys(*field):
-            _add_parameter(source, (*field, key), key, sweeper, space, params, items)
-    if not space:
+            _add_parameter(source, (*field, key), sweeper, parameters)
+    if not parameters.space:
         source.refuse("has no parameters to search", *_SWEEPER, "params")
+    # With MULTIRUN in the file, the script would start the sweep itself.
+    mode = ["hydra.mode=RUN"] if source.look("hydra", "mode") else []
+    other_arguments = [*mode, *parameters.arguments]
     sampler, seed = _sampler(source, sweeper)
     script, is_in_parent = _script(source, scripts)
     source.note("what the function returns is reported as the objective (`capture: hydra`)", *_SWEEPER)
     job = {
         "kind": "hpo",
         "script": script,
-        "arguments": [*items, f"{{{arguments.HYDRA}}}"] if items else arguments.HYDRA,
+        "arguments": [*other_arguments, f"{{{arguments.HYDRA}}}"] if other_arguments else arguments.HYDRA,
         "capture": "hydra",
-        "params": params,
-        "space": space,
+        "params": parameters.params,
+        "space": parameters.space,
         "objectives": _objectives(source, sweeper),
         "sampler": search.short_form(sampler),
-        "trials": search.trials(_trials(source), sampler, space),
+        "trials": search.trials(_trials(source), sampler, parameters.space),
         "parallel": source.integer(*_SWEEPER, "n_jobs") or source.integer(*_NEVERGRAD, "num_workers"),
         "seed": seed,
     }
+    # A script in the parent needs the file's folder too, and the job has both folders then; see `ImportResult`.
     copies = [script] if is_in_parent else [script, re.split(r"[/\\]", name)[-1]]
     return source.result(job, _REASONS, copies=copies, is_in_parent=is_in_parent)
 
@@ -119,12 +121,14 @@ def has_sweep(text: str, name: str) -> bool:
 def _sweeper(source: Source) -> str:
     """Return the name of the sweeper: ax, nevergrad, optuna, or basic, which is Hydra's own."""
     # The class of the sweeper, and the list of defaults, which may have `override hydra/sweeper: optuna`.
-    description = f"{source.text(*_SWEEPER, '_target_')}{source.look('defaults')}".lower()
+    description = f"{source.text(*_SWEEPER, '_target_')}{source.look('defaults')}".lower().replace("'", "")
     if "nevergrad" in description or source.look(*_NEVERGRAD) is not None:
         return "nevergrad"
-    if "sweeper: ax" in description.replace("'", "") or "ax_sweeper" in description or source.look(*_AX) is not None:
+    if "sweeper: ax" in description or "ax_sweeper" in description or source.look(*_AX) is not None:
         return "ax"
-    return "optuna" if "optuna" in description or source.look(*_SWEEPER, "n_trials") is not None else "basic"
+    if "optuna" in description or source.look(*_SWEEPER, "n_trials") is not None:
+        return "optuna"
+    return "basic"
 
 
 def _chosen_sampler(source: Source) -> str:
@@ -141,6 +145,10 @@ def _script(source: Source, scripts: Mapping[str, str]) -> tuple[str, bool]:
     """Return the script that Hydra starts, and whether it is in the parent of the file's folder.
 
     If not exactly one script uses Hydra, add a note; the script is then the first of them, or `train.py`.
+
+    Args:
+        source: The file.
+        scripts: See `read`.
     """
     candidates = [name for name, text in scripts.items() if "hydra" in text and re.search(r"@(?:hydra\.)?main\(", text)]
     if len(candidates) != 1:
@@ -151,7 +159,12 @@ def _script(source: Source, scripts: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def _objectives(source: Source, sweeper: str) -> list[dict[str, str]]:
-    """Return the objectives of a sweep. Their metrics have the names that `capture: hydra` gives to returned numbers."""
+    """Return the objectives of a sweep. Their metrics have the names that `capture: hydra` gives to returned numbers.
+
+    Args:
+        source: The file.
+        sweeper: Sweeper, as of `_sweeper`.
+    """
     if sweeper == "ax":
         minimize = source.take(*_AX, "experiment", "minimize")
         source.skip("what the function returns is called objective", *_AX, "experiment", "objective_name")
@@ -176,19 +189,18 @@ def _trials(source: Source) -> int | None:
 
 
 def _sampler(source: Source, sweeper: str) -> tuple[dict[str, Any], int | None]:
-    """Return the sampler, and its seed; None for a seed that is not in the file."""
+    """Return the sampler, and its seed; None for a seed that is not in the file.
+
+    Args:
+        source: The file.
+        sweeper: Sweeper, as of `_sweeper`.
+    """
     if sweeper == "basic":
         return {"name": "grid"}, None
     if sweeper == "ax":
         return {"name": "tpe"}, source.integer(*_AX, "client", "random_seed")
     if sweeper == "nevergrad":
-        optimizer = source.text(*_NEVERGRAD, "optimizer")
-        name = "random" if "random" in optimizer.lower() else "tpe"
-        if "cma" in optimizer.lower():
-            name = "cmaes"
-        if optimizer:
-            source.note(f"{optimizer} becomes the sampler {name}", *_NEVERGRAD, "optimizer")
-        return {"name": name}, source.integer(*_NEVERGRAD, "seed")
+        return {"name": _nevergrad_sampler(source)}, source.integer(*_NEVERGRAD, "seed")
     field = (*_SWEEPER, "sampler")
     class_name = source.text(*field, "_target_").rpartition(".")[2] or _chosen_sampler(source)
     sampler = search.sampler(class_name) or search.sampler(f"{class_name}sampler")
@@ -201,32 +213,33 @@ def _sampler(source: Source, sweeper: str) -> tuple[dict[str, Any], int | None]:
     return sampler, source.integer(*field, "seed")
 
 
-def _add_parameter(
-    source: Source,
-    field: Place,
-    key: str,
-    sweeper: str,
-    space: dict[str, Any],
-    params: dict[str, Any],
-    items: list[str],
-) -> None:
-    """Read a parameter of the sweep, and add it to `space`, or to `params` if it has one value.
+def _nevergrad_sampler(source: Source) -> str:
+    """Return the name of the sampler that is closest to Nevergrad's optimizer; tpe without one. Add a note on the choice."""
+    optimizer = source.text(*_NEVERGRAD, "optimizer")
+    if "cma" in optimizer.lower():
+        name = "cmaes"
+    elif "random" in optimizer.lower():
+        name = "random"
+    else:
+        name = "tpe"
+    if optimizer:
+        source.note(f"{optimizer} becomes the sampler {name}", *_NEVERGRAD, "optimizer")
+    return name
 
-    Add an issue if it cannot be read.
+
+def _add_parameter(source: Source, field: Place, sweeper: str, parameters: search.Parameters) -> None:
+    """Read a parameter of the sweep, and add it to the parameters of the job. Add an issue if it cannot be read.
 
     Args:
         source: The file.
-        field: Path of the parameter in the file.
-        key: Name of the parameter in the file.
+        field: Path of the parameter in the file. It ends with the parameter's name there.
         sweeper: Sweeper, as of `_sweeper`.
-        space: Parameters to search, by name.
-        params: Fixed parameters, by name.
-        items: Arguments of the script. If the job needs another name for the parameter, an argument with the name in the
-            file is added.
+        parameters: Parameters of the job.
     """
+    key = str(field[-1])
     name = source.name(key, *field)
     if name != key:
-        items.append(f"{arguments.escaped(key)}={{{name}}}")
+        parameters.arguments.append(f"{arguments.escaped(key)}={{{name}}}")
     value = source.look(*field)
     if isinstance(value, dict):
         parameter = _MAPPING_READERS.get(sweeper, _optuna_parameter)(source, field)
@@ -235,17 +248,14 @@ def _add_parameter(
     else:
         value = source.take(*field)
         try:
-            plain_value = value if isinstance(value, str) else document.scalar(str(value), "")
+            plain_value = value if isinstance(value, str) else document.scalar(str(value))
+            # For the plugins, a range is a distribution with both ends. The basic sweeper lists its values, as Python does.
             parameter = parse_value(plain_value, includes_end=sweeper != "basic")
         except NOT_UNDERSTOOD:
             source.refuse(f"{str(value)[:60]!r} is not understood: choice, range, interval and lists are", *field)
             return
-    if parameter is None:  # the function that reads it has added an issue
-        return
-    if "type" in parameter:
-        space[name] = parameter
-    else:
-        params[name] = parameter["value"]
+    if parameter is not None:  # otherwise the function that reads it has added an issue
+        parameters.add(name, parameter)
 
 
 def _optuna_parameter(source: Source, field: Place) -> dict[str, Any] | None:
@@ -297,7 +307,10 @@ def _nevergrad_parameter(source: Source, field: Place) -> dict[str, Any] | None:
         return None
     if low is not None or high is not None:
         source.note("is left out: a range here has two bounds", *field, "upper" if low is None else "lower")
-    mean, deviation = (math.log(start), abs(math.log(step or 2.0))) if is_log else (start, step or 1.0)
+    if is_log:  # Nevergrad multiplies by the step then
+        mean, deviation = math.log(start), abs(math.log(step or 2.0))
+    else:
+        mean, deviation = start, step or 1.0
     source.note("has no two bounds, and becomes a normal distribution around init", *field)
     parameter = search.normal(mean, deviation or 1.0, log=is_log, step=1.0 if is_integer else None)
     if parameter is None:
@@ -325,28 +338,27 @@ def parse_value(value: Any, *, includes_end: bool) -> dict[str, Any]:
         return {"value": value}
     call = _CALL.fullmatch(value)
     if call is None:
-        values = [document.scalar(part, "") for part in _split(value)]
+        values = [document.scalar(part) for part in _split(value)]
         return search.categorical(values) if len(values) > 1 else {"value": values[0] if values else ""}
     function, parts = call[1], _split(call[2])
-    positional = [part for part in parts if not re.match(r"\w+\s*=", part)]
-    named_parts = [part.partition("=") for part in parts if part not in positional]
-    keywords = {name.strip(): text for name, _, text in named_parts}
-    if function == "choice":
-        return search.categorical([document.scalar(argument, "") for argument in positional])
-    if function in ("shuffle", "sort", "tag", "int", "float"):
-        # A tag or a conversion is of its last argument, as in tag(log, interval(1, 8)); the others take a list or a call.
-        inner = positional[-1] if function in ("tag", "int", "float") else ",".join(positional)
-        parameter = parse_value(inner, includes_end=includes_end)
+    positional = [part for part in parts if not re.match(r"\w+\s*=", part)]  # all but `step=2`
+    if function in ("tag", "int", "float"):  # of its last argument, as in tag(log, interval(1, 8))
+        parameter = parse_value(positional[-1], includes_end=includes_end)
         if function == "int" and parameter.get("type") == "float":
             parameter = search.span("int", parameter["low"], parameter["high"], log=parameter.get("log", False))
-        is_log = function == "tag" and "log" in [argument.strip() for argument in positional[:-1]]
+        is_log = function == "tag" and "log" in positional[:-1]
         return parameter | {"log": True} if is_log else parameter
-    numbers = [document.scalar(argument, "") for argument in positional]
+    if function in ("shuffle", "sort"):  # of a list or a call; the order has no effect on what is drawn
+        return parse_value(",".join(positional), includes_end=includes_end)
+    arguments_by_position = [document.scalar(part) for part in positional]
+    if function == "choice":
+        return search.categorical(arguments_by_position)
     if function == "interval":
-        return search.span("float", *numbers)
+        return search.span("float", *arguments_by_position)
     if function == "range":
-        limits = dict(zip(("start", "stop", "step"), numbers, strict=False))
-        limits |= {key: document.scalar(text, "") for key, text in keywords.items()}
+        limits = dict(zip(("start", "stop", "step"), arguments_by_position, strict=False))
+        named_parts = [part.partition("=") for part in parts if part not in positional]
+        limits |= {name.strip(): document.scalar(text) for name, _, text in named_parts}
         return _range(limits, includes_end=includes_end)
     raise ValueError(f"{function} is not known")
 
@@ -367,14 +379,17 @@ def _range(limits: Mapping[str, Any], *, includes_end: bool) -> dict[str, Any]:
     # Without the end, the highest value is the last one below `stop`. The small number makes up for rounding errors.
     steps_below_stop = ((stop - start) / step - 1e-9) // 1
     high = stop if includes_end else start + steps_below_stop * step
-    return search.span("int" if is_int else "float", start, high, step=step)
+    return search.span("int" if is_int else "float", low=start, high=high, step=step)
 
 
 def _split(text: str) -> list[str]:
     """Return the parts of a text between the commas outside of quotes and brackets, without empty ones."""
     parts, depth = [""], 0
     for token in _TOKENS.findall(text):
-        depth += (token in "([{") - (token in ")]}")
+        if token in "([{":
+            depth += 1
+        elif token in ")]}":
+            depth -= 1
         if token == "," and depth == 0:
             parts.append("")
         else:

@@ -59,11 +59,9 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     """
     source = Source(document.parse(text, name))
     if source.look("kind") != "Experiment" or not isinstance(source.look("spec"), dict):
-        source.refuse("is not a Katib Experiment: it needs `kind: Experiment` and a `spec`")
-        return source.result({}, {})
+        source.fail("is not a Katib Experiment: it needs `kind: Experiment` and a `spec`")
     if source.look("spec", "nasConfig") is not None:
-        source.refuse("architecture search has no counterpart: a job searches parameters", "spec", "nasConfig")
-        return source.result({}, {})
+        source.fail("architecture search has no counterpart: a job searches parameters", "spec", "nasConfig")
     for field in ("kind", "apiVersion"):
         source.take(field)
     job: dict[str, Any] = {"kind": "hpo", "description": f"From Katib's Experiment {source.text('metadata', 'name')}."}

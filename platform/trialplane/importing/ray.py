@@ -138,7 +138,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     files = {} if f"{module}.py" == file_name else {f"{module}.py": text}  # a copy that Python can import
     if partial_text:
         files[f"{module}_trainable.py"] = _TRAINABLE.format(name=file_name, module=module, text=partial_text)
-    return source.result(job, _REASONS, files, copies=[file_name])
+    return source.result(job, _REASONS, files=files, copies=[file_name])
 
 
 def _read_call(tree: ast.Module, name: str) -> tuple[Source, _Paths]:

@@ -17,7 +17,7 @@ from trialplane.job import document
 
 _CONFIG, _DEFINITION = "HyperParameterTuningJobConfig", "TrainingJobDefinition"
 _DEFAULT_SCRIPT = "train.py"
-# A regular expression's escape, character class, or "(" of a group that captures text.
+# A regular expression's escape, character class, or "(" of a group that captures text: `\(`, `[(]` and `(` of `\([(](\d)`.
 _GROUP = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?!\?)", re.DOTALL)
 _REASONS = {
     "HyperParameterTuningJobName": "is given when the job is submitted: --name",
@@ -54,14 +54,16 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     source = Source(document.parse(text.replace("\t", " "), name))  # YAML, unlike JSON, does not allow tabs
     config: Place = (_CONFIG,) if source.look(_CONFIG) is not None else ()
     if not isinstance(source.look(*config, "ParameterRanges"), dict):
-        source.refuse("is not a tuning job: it needs ParameterRanges, in a HyperParameterTuningJobConfig or at the top")
-        return source.result({}, {})
+        source.fail("is not a tuning job: it needs ParameterRanges, in a HyperParameterTuningJobConfig or at the top")
     definition: Place = (_DEFINITION,) if source.look(_DEFINITION) is not None else ()
     space = _space(source, (*config, "ParameterRanges"))
     params, script = _static_parameters(source, (*definition, "StaticHyperParameters"))
     metric, direction = _objective(source, config)
-    patterns = _patterns(source, (*definition, "AlgorithmSpecification", "MetricDefinitions"))
-    patterns += _patterns(source, (*definition, "MetricDefinitions"))
+    # The API has metric definitions in the algorithm's specification, and a file written by hand often one level higher.
+    patterns = [
+        *_patterns(source, (*definition, "AlgorithmSpecification", "MetricDefinitions")),
+        *_patterns(source, (*definition, "MetricDefinitions")),
+    ]
     sampler, pruner = _strategy(source, config)
     limits = (*config, "ResourceLimits")
     target = source.number(*config, "TuningJobCompletionCriteria", "TargetObjectiveMetricValue")
@@ -107,26 +109,18 @@ def _space(source: Source, field: Place) -> dict[str, Any]:
             if is_int and not (low == int(low) and high == int(high)):
                 source.refuse("needs whole numbers as bounds: it is an integer", *range_field)
                 continue
+            scale_field = (*range_field, "ScalingType")
             if scale == "ReverseLogarithmic":
-                source.note(
-                    "values are drawn uniformly here: the only other scale is the logarithmic one",
-                    *range_field,
-                    "ScalingType",
-                )
+                source.note("values are drawn uniformly here: the only other scale is the logarithmic one", *scale_field)
             elif scale == "Auto":
-                source.note(
-                    "values are drawn uniformly; for a logarithmic scale write log: true in `space`",
-                    *range_field,
-                    "ScalingType",
-                )
+                source.note("values are drawn uniformly; for a logarithmic scale write log: true in `space`", *scale_field)
             name = source.name(source.text(*range_field, "Name"), *range_field, "Name")
             space[name] = search.span("int" if is_int else "float", low, high, log=scale == "Logarithmic")
     for index in source.indices(*field, "CategoricalParameterRanges"):
         range_field = (*field, "CategoricalParameterRanges", index)
         name = source.name(source.text(*range_field, "Name"), *range_field, "Name")
-        space[name] = search.categorical(
-            list(dict.fromkeys(_unquote(choice) for choice in source.texts(*range_field, "Values")))
-        )
+        choices = [_unquote(choice) for choice in source.texts(*range_field, "Values")]
+        space[name] = search.categorical(list(dict.fromkeys(choices)))
     return space
 
 
@@ -154,15 +148,20 @@ def _static_parameters(source: Source, field: Place) -> tuple[dict[str, Any], st
 
 
 def _objective(source: Source, config: Place) -> tuple[str, str]:
-    """Return the metric and the direction of the objective. Add an issue if one of them is missing or invalid."""
+    """Return the metric and the direction of the objective. Add an issue if one of them is missing or invalid.
+
+    Args:
+        source: The file.
+        config: Path of the configuration of the tuning job.
+    """
     field = (*config, "HyperParameterTuningJobObjective")
-    metric, kind = source.text(*field, "MetricName"), source.text(*field, "Type")
-    if not metric or kind not in ("Minimize", "Maximize"):
+    metric, direction = source.text(*field, "MetricName"), source.text(*field, "Type")
+    if not metric or direction not in ("Minimize", "Maximize"):
         source.refuse("needs MetricName, and Type: Minimize or Maximize", *field)
     name = _group_name(metric)
     if name != metric:
         source.note(f"is called {name} here, as its pattern names it by a group", *field, "MetricName")
-    return name or "loss", kind.lower()
+    return name, direction.lower()
 
 
 def _group_name(metric: str) -> str:
@@ -197,21 +196,25 @@ def _patterns(source: Source, field: Place) -> list[str]:
 
 
 def _strategy(source: Source, config: Place) -> tuple[dict[str, Any], Any]:
-    """Return the sampler and the pruner of the tuning job's strategy. The pruner is None if trials are not ended early."""
+    """Return the sampler and the pruner of the tuning job's strategy. The pruner is None if trials are not ended early.
+
+    Args:
+        source: The file.
+        config: Path of the configuration of the tuning job.
+    """
     strategy = source.text(*config, "Strategy") or "Bayesian"
-    stopping = source.text(*config, "TrainingJobEarlyStoppingType")
-    pruner: Any = "median" if stopping == "Auto" else None
-    if pruner:
+    ends_early = source.text(*config, "TrainingJobEarlyStoppingType") == "Auto"
+    if ends_early:
         source.note("the median pruner is used in place of its rule", *config, "TrainingJobEarlyStoppingType")
-    sampler = search.sampler(strategy)
     if strategy == "Hyperband":
         field = (*config, "StrategyConfig", "HyperbandStrategyConfig")
-        pruner = {"name": "hyperband"}
-        if least := source.integer(*field, "MinResource"):
-            pruner["min_resource"] = least
-        if most := source.integer(*field, "MaxResource"):
-            pruner["max_resource"] = most
+        pruner: dict[str, Any] = {"name": "hyperband"}
+        if min_resource := source.integer(*field, "MinResource"):
+            pruner["min_resource"] = min_resource
+        if max_resource := source.integer(*field, "MaxResource"):
+            pruner["max_resource"] = max_resource
         return {"name": "random"}, pruner
+    sampler = search.sampler(strategy)
     if sampler is None:
         source.note(f"{strategy!r} has no counterpart; tpe is used", *config, "Strategy")
-    return sampler or {"name": "tpe"}, pruner
+    return sampler or {"name": "tpe"}, "median" if ends_early else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping
@@ -47,15 +48,37 @@ DEFAULT_TRIALS = 20
 _PARAMETER: TypeAdapter[Any] = TypeAdapter(spaces.Parameter)
 
 
+@dataclasses.dataclass(frozen=True)
+class Parameters:
+    """The parameters of a job. An importer adds them while it reads a file.
+
+    Attributes:
+        space: Fields of the parameters to search, by name.
+        params: Values of the fixed parameters, by name.
+        arguments: Arguments of the script for parameters that have another name in the job: `--n:layers={n_layers}`.
+    """
+
+    space: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    params: dict[str, Any] = dataclasses.field(default_factory=dict)
+    arguments: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, name: str, parameter: dict[str, Any]) -> None:
+        """Add a parameter by its fields in `space`, or by `{"value": …}` if it is fixed."""
+        if "type" in parameter:
+            self.space[name] = parameter
+        else:
+            self.params[name] = parameter["value"]
+
+
 def sampler(name: str) -> dict[str, Any] | None:
     """Return the sampler of a job for a sampler's name in another tool; None for an unknown name."""
-    known_sampler = _SAMPLERS.get(re.sub(r"[^a-z0-9]", "", name.lower()))
-    return None if known_sampler is None else dict(known_sampler)
+    key = re.sub(r"[^a-z0-9]", "", name.lower())  # gridsearch for `GridSearch` and `grid_search`
+    return dict(_SAMPLERS[key]) if key in _SAMPLERS else None
 
 
-def short_form(choice: Mapping[str, Any]) -> Any:
-    """Return the short form of a sampler or pruner: its name, if it has no options."""
-    return choice["name"] if len(choice) == 1 else dict(choice)
+def short_form(component: Mapping[str, Any]) -> Any:
+    """Return the short form of a sampler or pruner: its name, if it has no options. Otherwise return all of its fields."""
+    return component["name"] if len(component) == 1 else dict(component)
 
 
 def span(
@@ -64,9 +87,10 @@ def span(
     """Return a parameter between two bounds, both included. With `log`, a step is left out: a job cannot have both."""
     convert: Any = int if kind == "int" else float
     fields: dict[str, Any] = {"type": kind, "low": convert(low), "high": convert(high)}
+    is_default_step = kind == "int" and step == 1
     if log:
         fields["log"] = True
-    elif step is not None and not (kind == "int" and step == 1):
+    elif step is not None and not is_default_step:
         fields["step"] = convert(step)
     return fields
 
@@ -85,6 +109,7 @@ def multiples(low: float, high: float, step: float, *, inward: bool = False) -> 
     if not step > 0 or not math.isfinite(max(abs(low), abs(high)) / step):
         return low, high
     low_index, high_index = round(low / step), round(high / step)
+    # A bound that is a multiple but for rounding errors stays: 0.3 / 0.1 is 2.9999999999999996.
     if inward and not math.isclose(low / step, low_index, rel_tol=1e-9):
         low_index = math.ceil(low / step)
     if inward and not math.isclose(high / step, high_index, rel_tol=1e-9):
@@ -101,9 +126,11 @@ def normal(mean: float, deviation: float, *, log: bool = False, step: float | No
         return None
     if step is None:
         return {"type": "normal", "mean": mean, "std": deviation, **({"log": True} if log else {})}
-    # For a log-normal distribution, these are logarithms, so they are not multiples of the step.
-    low, high = multiples(mean - SIGMAS * deviation, mean + SIGMAS * deviation, 0.0 if log else step)
-    return span("float", math.exp(low) if log else low, math.exp(high) if log else high, log=log, step=step)
+    low, high = mean - SIGMAS * deviation, mean + SIGMAS * deviation
+    if log:  # mean and deviation are those of the logarithm
+        return span("float", math.exp(low), math.exp(high), log=True)
+    low, high = multiples(low, high, step)
+    return span("float", low, high, step=step)
 
 
 def scalar(text: str) -> Any:
@@ -121,15 +148,6 @@ def categorical(values: list[Any]) -> dict[str, Any]:
     return {"type": "categorical", "choices": values}
 
 
-def _points(space: Mapping[str, Any]) -> int | None:
-    """Return the number of points of a space. None if it is infinite, or the space is invalid."""
-    try:
-        parameters = {name: _PARAMETER.validate_python(parameter) for name, parameter in space.items()}
-    except ValidationError:
-        return None
-    return spaces.count_points(parameters)
-
-
 def trials(requested: int | None, sampler_fields: Mapping[str, Any], space: Mapping[str, Any]) -> int:
     """Return the number of trials of a job: the requested number, but for a grid at most the number of its points.
 
@@ -138,7 +156,16 @@ def trials(requested: int | None, sampler_fields: Mapping[str, Any], space: Mapp
         sampler_fields: Sampler of the job.
         space: Space of the job.
     """
-    count = _points(space) if sampler_fields["name"] in ("grid", "bruteforce") else None
-    if count is None:
+    points = _count_points(space) if sampler_fields["name"] in ("grid", "bruteforce") else None
+    if points is None:
         return requested or DEFAULT_TRIALS
-    return min(requested or count, count)
+    return min(requested or points, points)
+
+
+def _count_points(space: Mapping[str, Any]) -> int | None:
+    """Return the number of points of a space. None if it is infinite, or the space is invalid."""
+    try:
+        parameters = {name: _PARAMETER.validate_python(parameter) for name, parameter in space.items()}
+    except ValidationError:
+        return None
+    return spaces.count_points(parameters)

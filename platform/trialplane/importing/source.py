@@ -9,14 +9,14 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
 from trialplane.job import values
 from trialplane.job.document import Document
 
-_NON_FINITE = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity")
+_NON_FINITE = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity")  # texts that `float` reads
 CALL = "()"  # key of the function's name in a mapping that stands for a call in code
 _NO_FIELD = "a job has no field for it"
 
@@ -66,10 +66,10 @@ class Source:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._read: set[Place] = set()
+        self._read: set[Place] = set()  # paths of values; all below them counts as read, too
         self._notes: list[Note] = []
         self._issues: list[Issue] = []
-        self._names: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # name of a parameter in the source → its name in the job
 
     def look(self, *path: str | int) -> Any:
         """Return the value at a path, without recording that it was read. None if there is none."""
@@ -124,7 +124,7 @@ class Source:
             return None
         number = math.nan  # stands for a value that is not a finite number
         if not isinstance(value, (bool, dict, list)) and str(value).lower() not in _NON_FINITE:
-            with contextlib.suppress(ValueError, OverflowError):
+            with contextlib.suppress(ValueError, OverflowError):  # a text without a number; an integer over 1.8e308
                 number = float(value)
         if not math.isfinite(number):
             self.refuse(f"must be a number, not {errors.shortened(repr(value), 60)}", *path)
@@ -151,11 +151,22 @@ class Source:
 
     def note(self, reason: str, *path: str | int) -> None:
         """Add a note on the value at a path."""
-        self._notes.append(Note(_field(path), " ".join(reason.split()), self._line(path)))
+        line = self._document.nearest_line(path)
+        self._notes.append(Note(field=_dotted_path(path), reason=" ".join(reason.split()), line=line))
 
     def refuse(self, message: str, *path: str | int) -> None:
         """Add an issue on the value at a path. `result` raises an error with all issues."""
-        self._issues.append(Issue(path or ("file",), message, self._document.source, self._line(path)))
+        line = self._document.nearest_line(path)
+        self._issues.append(Issue(path or ("file",), message, source=self._document.source, line=line))
+
+    def fail(self, message: str, *path: str | int) -> NoReturn:
+        """Raise an error with all issues so far, and one on the value at a path.
+
+        Raises:
+            SpecError: Always.
+        """
+        self.refuse(message, *path)
+        raise SpecError(self._issues)
 
     def name(self, key: str, *path: str | int) -> str:
         """Return a valid name for a parameter. Add a note if it differs from the name in the source.
@@ -181,6 +192,7 @@ class Source:
         self,
         job: Mapping[str, Any],
         reasons: Mapping[str, str],
+        *,
         files: Mapping[str, str] | None = None,
         copies: Sequence[str] = (),
         is_in_parent: bool = False,
@@ -205,25 +217,24 @@ class Source:
         notes = sorted(dict.fromkeys(self._notes), key=lambda note: note.line)
         budget = {name: limit for name, limit in job.get("budget", {}).items() if limit is not None}
         fields = {field: value for field, value in {**job, "budget": budget}.items() if value not in (None, "", [], {})}
-        return ImportResult(fields, tuple(notes), files or {}, tuple(copies), is_in_parent)
+        return ImportResult(
+            job=fields, notes=tuple(notes), files=files or {}, copies=tuple(copies), is_in_parent=is_in_parent
+        )
 
     def _note_unread(self, path: Place, reasons: Mapping[str, str]) -> None:
         """Add a note on each value below a path that was not read. A mapping or list of such values gets one note."""
         value = self.look(*path)
         if path in self._read or value in ({}, []):
             return
-        has_read_value = any(read[: len(path)] == path for read in self._read)
-        if path and not has_read_value:
+        contains_read_value = any(read_path[: len(path)] == path for read_path in self._read)
+        if path and not contains_read_value:
             self.note(_reason(path, reasons), *path)
-            return
-        steps = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-        for step in steps:
-            self._note_unread((*path, step), reasons)
-
-    def _line(self, path: Place) -> int:
-        """Return the line of a value, or of the nearest mapping or list around it. 0 if unknown."""
-        lines = self._document.lines
-        return next((lines[path[:size]] for size in range(len(path), 0, -1) if path[:size] in lines), 0)
+        elif isinstance(value, dict):
+            for key in value:
+                self._note_unread((*path, key), reasons)
+        elif isinstance(value, list):
+            for index in range(len(value)):
+                self._note_unread((*path, index), reasons)
 
 
 def call_text(call: Mapping[str, Any]) -> str:
@@ -232,13 +243,16 @@ def call_text(call: Mapping[str, Any]) -> str:
 
 
 def _reason(path: Place, reasons: Mapping[str, str]) -> str:
-    """Return the reason for the part of a path that ends last, or of several such parts for the longest one."""
-    dotted = f".{_field(path)}."
+    """Return the reason for the part of a path that ends last, or of several such parts for the longest one.
+
+    Of reasons for `hydra` and `hydra.launcher`, the path `hydra.launcher.n_jobs` has the second one.
+    """
+    dotted = f".{_dotted_path(path)}."  # the outer dots let a part be found only as a whole
     parts = [part for part in reasons if f".{part}." in dotted]
     last_part = max(parts, key=lambda part: (dotted.rfind(f".{part}.") + len(part), len(part)), default="")
     return reasons.get(last_part, _NO_FIELD)
 
 
-def _field(path: Place) -> str:
+def _dotted_path(path: Place) -> str:
     """Return a path as dotted text, for messages; "file" for the whole file."""
     return ".".join(str(step) for step in path if step != CALL) or "file"

@@ -39,8 +39,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     """
     source = Source(document.parse(text, name))
     if not isinstance(source.look("parameters"), dict) or not source.look("parameters"):
-        source.refuse("is not a sweep: it needs a mapping called `parameters`")
-        return source.result({}, {})
+        source.fail("is not a sweep: it needs a mapping called `parameters`")
     space: dict[str, Any] = {}
     params: dict[str, Any] = {}
     flags: list[str] = []

@@ -63,6 +63,13 @@ class Document:
     lines: dict[Place, int]
     source: str
 
+    def nearest_line(self, path: Place) -> int:
+        """Return the line of a value, or of the nearest mapping or list around it that has one. 0 if none has one."""
+        for size in range(len(path), 0, -1):
+            if path[:size] in self.lines:
+                return self.lines[path[:size]]
+        return 0
+
 
 def read(path: Path, source: str = "", empty: str = "is empty; it must hold `name: value` lines") -> Document:
     """Return the document in a file, which must contain a mapping.
@@ -183,7 +190,7 @@ def _check_size(text: str, source: str) -> None:
             raise _error(_TOO_DEEP, source, line)
 
 
-def scalar(text: str, source: str) -> Any:
+def scalar(text: str, source: str = "") -> Any:
     """Return the value that a text has in a job file: 0.1, [1, 2], bert.
 
     Args:
