@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane.errors import Place
 from trialplane.importing import katib_trial, search
@@ -21,7 +21,7 @@ _SAMPLER_OPTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "cmaes": {"sigma": "sigma0"},
 }
-_WITHOUT_EFFECT = {"restart_strategy": "none"}  # settings whose value asks for nothing
+_WITHOUT_EFFECT = {"restart_strategy": "none"}  # setting of an algorithm → its value that changes nothing
 _CONTAINER = "the platform sets these fields of a trial's pod; see `resources` and `cluster` in the job"
 _REASONS = {
     "apiVersion": "is a field of Katib's own",
@@ -46,6 +46,25 @@ _REASONS = {
 }
 
 
+class _Item(NamedTuple):
+    """The value of an item in one of Katib's lists of names and values.
+
+    Attributes:
+        value: The value, as text.
+        field: Path of the item in the file.
+    """
+
+    value: str
+    field: Place
+
+
+class _MovedPath(NamedTuple):
+    """An absolute path in the Experiment, and the path below the trial's folder that replaces it."""
+
+    old: str
+    new: str
+
+
 def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     """Return the job of an Experiment.
 
@@ -68,10 +87,10 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     space = _space(source)
     program = katib_trial.program(source, space)
     objective, target = _objective(source)
-    program["metrics"], replacement = _metrics(source, objective["metric"])
-    if replacement:
+    program["metrics"], moved_path = _metrics(source, objective["metric"])
+    if moved_path:
         for field in ("command", "arguments"):
-            program[field] = [item.replace(*replacement) for item in program.get(field, [])]
+            program[field] = [item.replace(moved_path.old, moved_path.new) for item in program.get(field, [])]
     sampler, pruner, seed = _algorithm(source)
     if (early_stopping := _early_stopping(source)) is not None:
         pruner = early_stopping
@@ -85,7 +104,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "sampler": search.short_form(sampler),
         "pruner": search.short_form(pruner) if pruner else None,
         "trials": search.trials(trials, sampler, space),
-        "parallel": source.integer("spec", "parallelTrialCount") or 3,
+        "parallel": source.integer("spec", "parallelTrialCount") or 3,  # Katib's default
         "budget": {"max_failed": source.integer("spec", "maxFailedTrialCount"), "target": target},
         "seed": seed,
     }
@@ -119,21 +138,21 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
         source.refuse(f"{kind!r} is not double, int, discrete or categorical", *field, "parameterType")
         return None
     low, high = source.number(*feasible, "min"), source.number(*feasible, "max")
-    step, shape = source.number(*feasible, "step"), source.text(*feasible, "distribution")
+    step, distribution = source.number(*feasible, "step"), source.text(*feasible, "distribution")
     if low is None or high is None:
         source.refuse("needs min and max", *feasible)
         return None
-    if kind == "int" and not all(bound == int(bound) for bound in (low, high, step or 0)):
+    if kind == "int" and not all(number == int(number) for number in (low, high, step or 0)):
         source.refuse("needs whole numbers for min, max and step: it is an int", *feasible)
         return None
-    if shape in ("normal", "logNormal"):
-        source.note(f"{shape} is drawn uniformly between min and max here", *feasible, "distribution")
-    elif shape not in ("", "uniform", "logUniform"):
-        source.note(f"{shape!r} is not known; values are drawn uniformly", *feasible, "distribution")
-    log = shape in ("logUniform", "logNormal") and low > 0
+    if distribution in ("normal", "logNormal"):
+        source.note(f"{distribution} is drawn uniformly between min and max here", *feasible, "distribution")
+    elif distribution not in ("", "uniform", "logUniform"):
+        source.note(f"{distribution!r} is not known; values are drawn uniformly", *feasible, "distribution")
+    log = distribution in ("logUniform", "logNormal") and low > 0
     if log and step is not None:
         source.note("a logarithmic range has no step here, so it is left out", *feasible, "step")
-    elif shape == "logUniform" and not log:
+    elif distribution == "logUniform" and not log:
         source.note("a logarithmic range must lie above 0; values are drawn uniformly", *feasible, "distribution")
     return search.span("int" if kind == "int" else "float", low, high, log=log, step=step)
 
@@ -148,30 +167,26 @@ def _objective(source: Source) -> tuple[dict[str, Any], float | None]:
     if direction not in ("minimize", "maximize"):
         source.refuse(f"{direction!r} is not minimize or maximize", *field, "type")
     source.take(*field, "additionalMetricNames")  # every metric that is found is recorded
-    strategies: dict[str, tuple[str, Place]] = {}
-    for index in source.indices(*field, "metricStrategies"):
-        strategy_field = (*field, "metricStrategies", index)
-        strategies[source.text(*strategy_field, "name")] = source.text(*strategy_field, "value"), strategy_field
+    strategies = _items(source, (*field, "metricStrategies"))
     best_strategy = "min" if direction == "minimize" else "max"
-    strategies.setdefault(metric, (best_strategy, (*field, "objectiveMetricName")))  # Katib's default
+    strategies.setdefault(metric, _Item(best_strategy, (*field, "objectiveMetricName")))  # Katib's default
     objective = {"metric": metric, "direction": direction}
-    for name, (strategy, strategy_path) in strategies.items():
-        if name == metric and strategy == best_strategy:
+    for name, strategy in strategies.items():
+        if name == metric and strategy.value == best_strategy:
             objective["of"] = "best"
-        elif strategy != "latest":
-            source.note(
-                f"Katib takes the {strategy} of a trial's values of {name}; here the last value counts", *strategy_path
-            )
+        elif strategy.value != "latest":
+            reason = f"Katib takes the {strategy.value} of a trial's values of {name}; here the last value counts"
+            source.note(reason, *strategy.field)
     return objective, source.number(*field, "goal")
 
 
-def _settings(source: Source, field: Place) -> dict[str, tuple[str, Place]]:
-    """Return the settings of the algorithm at a path: the value of each and the path of the value, by name."""
-    settings = {}
-    for index in source.indices(*field, "algorithmSettings"):
-        setting = (*field, "algorithmSettings", index)
-        settings[source.text(*setting, "name")] = source.text(*setting, "value"), (*setting, "value")
-    return settings
+def _items(source: Source, field: Place) -> dict[str, _Item]:
+    """Return the items of a list such as `[{name: eta, value: "3"}]`, by name."""
+    items = {}
+    for index in source.indices(*field):
+        item_field = (*field, index)
+        items[source.text(*item_field, "name")] = _Item(source.text(*item_field, "value"), item_field)
+    return items
 
 
 def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, int | None]:
@@ -180,11 +195,12 @@ def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, i
     The pruner is None if the algorithm does not end trials early, and the seed is None if it has none.
     """
     field = ("spec", "algorithm")
-    algorithm, settings = source.text(*field, "algorithmName"), _settings(source, field)
+    algorithm = source.text(*field, "algorithmName")
     sampler, pruner = _sampler_and_pruner(source, algorithm)
     sampler_options = _SAMPLER_OPTIONS.get(sampler["name"], {})
     seed: int | None = None
-    for name, (value, value_field) in settings.items():
+    for name, setting in _items(source, (*field, "algorithmSettings")).items():
+        value_field = (*setting.field, "value")
         option = sampler_options.get(name)
         if name == "random_state":
             seed = source.integer(*value_field)
@@ -192,7 +208,7 @@ def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, i
             sampler[option] = source.number(*value_field) if option == "sigma0" else source.integer(*value_field)
         elif name == "eta" and pruner is not None:
             pruner |= _reduction_factor(source, value_field)
-        elif value.lower() != _WITHOUT_EFFECT.get(name):
+        elif setting.value.lower() != _WITHOUT_EFFECT.get(name):
             reason = f"{algorithm} has no such setting here; `platform schema` lists those of {sampler['name']}"
             source.note(f"{name}: {reason}", *value_field)
     return sampler, pruner, seed
@@ -206,8 +222,8 @@ def _sampler_and_pruner(source: Source, algorithm: str) -> tuple[dict[str, Any],
         source.note(reason, *field)
         return {"name": "random"}, {"name": "hyperband"}
     if algorithm == "pbt":
-        reason = "population based training is not a sampler here; write population into job.yaml"
-        source.note(f"{reason}. Now values are drawn at random", *field)
+        advice = "population based training is not a sampler here; write population into job.yaml"
+        source.note(f"{advice}. Now values are drawn at random", *field)
         return {"name": "random"}, None
     sampler = search.sampler(algorithm)
     if sampler is None:
@@ -231,14 +247,15 @@ def _reduction_factor(source: Source, field: Place) -> dict[str, int]:
 def _early_stopping(source: Source) -> dict[str, Any] | None:
     """Return the pruner for Katib's early stopping. None without early stopping, or if it has no counterpart."""
     field = ("spec", "earlyStopping")
-    algorithm, settings = source.text(*field, "algorithmName"), _settings(source, field)
+    algorithm, settings = source.text(*field, "algorithmName"), _items(source, (*field, "algorithmSettings"))
     if not algorithm:
         return None
     if algorithm != "medianstop":
         source.note(f"{algorithm!r} has no counterpart; trials run to their end", *field, "algorithmName")
         return None
     options = {"n_startup_trials": 3, "n_warmup_steps": 4}  # Katib's defaults
-    for name, (_, value_field) in settings.items():
+    for name, setting in settings.items():
+        value_field = (*setting.field, "value")
         option = {"min_trials_required": "n_startup_trials", "start_step": "n_warmup_steps"}.get(name)
         if option is None:
             source.note(f"{name}: the median pruner has no such option", *value_field)
@@ -247,8 +264,8 @@ def _early_stopping(source: Source) -> dict[str, Any] | None:
     return {"name": "median", **options}
 
 
-def _metrics(source: Source, objective: str) -> tuple[Any, tuple[str, str] | None]:
-    """Return the field `metrics` of the job, and a replacement of a path in the command and its arguments.
+def _metrics(source: Source, objective: str) -> tuple[dict[str, Any] | None, _MovedPath | None]:
+    """Return the field `metrics` of the job, and the path that it replaces in the command and its arguments.
 
     A trial must write its metrics below its own folder, so an absolute path of a file with metrics is replaced.
 
@@ -257,39 +274,40 @@ def _metrics(source: Source, objective: str) -> tuple[Any, tuple[str, str] | Non
         objective: Name of the objective's metric.
 
     Returns:
-        The field, None for the default; and the old and the new path, None if no path is replaced.
+        The field, None for the default; and the replaced path, None if no path is replaced.
     """
     field = ("spec", "metricsCollectorSpec")
+    kind_field = (*field, "collector", "kind")
     files = (*field, "source", "fileSystemPath")
-    kind = source.text(*field, "collector", "kind") or "StdOut"
+    kind = source.text(*kind_field) or "StdOut"
     path, file_format = source.text(*files, "path"), source.text(*files, "format")
     source.take(*files, "kind")
     patterns = list(_patterns(source, (*field, "source", "filter", "metricsFormat")))
+    # Metrics of all kinds but three are read from what the trial prints.
     if kind in ("None", "Push"):
-        source.note(
-            "the trial pushes its metrics to Katib; here they are read from what it prints", *field, "collector", "kind"
-        )
+        source.note("the trial pushes its metrics to Katib; here they are read from what it prints", *kind_field)
     elif kind == "PrometheusMetric":
-        source.note("metrics are not fetched from the trial: print them, or write a file", *field, "collector", "kind")
+        source.note("metrics are not fetched from the trial: print them, or write a file", *kind_field)
     elif kind not in ("StdOut", "File", "TensorFlowEvent", "Custom"):
-        source.note(f"{kind!r} is not known; metrics are read from the output", *field, "collector", "kind")
+        source.note(f"{kind!r} is not known; metrics are read from the output", *kind_field)
     if not path or kind not in ("File", "TensorFlowEvent", "Custom"):
         return ({"from": "stdout", "pattern": patterns} if patterns else None), None
-    relative_path, replacement = path, None
+    # The metrics are in a file, or in a folder with events of TensorBoard.
+    relative_path, moved_path = path, None
     if posixpath.isabs(path):
-        moved_path, parent = path.rstrip("/"), posixpath.dirname(path.rstrip("/"))
+        old_path, parent = path.rstrip("/"), posixpath.dirname(path.rstrip("/"))
         if kind == "TensorFlowEvent" and parent != "/":
-            moved_path = parent  # because the arguments usually name the parent of the folder with events
-        replacement = moved_path, posixpath.basename(moved_path)
-        relative_path = path.replace(*replacement, 1)
+            old_path = parent  # because the arguments usually name the parent of the folder with events
+        moved_path = _MovedPath(old=old_path, new=posixpath.basename(old_path))
+        relative_path = path.replace(moved_path.old, moved_path.new, 1)
         source.note(f"must lie below the trial's folder: it becomes {relative_path}, in the arguments too", *files, "path")
     if kind == "TensorFlowEvent":
-        return {"from": "tensorboard", "path": relative_path}, replacement
+        return {"from": "tensorboard", "path": relative_path}, moved_path
     if file_format == "JSON" and not patterns:
         # Katib's logger writes numbers in quotes, so the pattern also finds these.
         names = [objective, *source.texts("spec", "objective", "additionalMetricNames")]
         patterns = [rf'"({"|".join(map(re.escape, names))})"\s*:\s*"?([-+.\deE]+)']
-    return {"from": "file", "path": relative_path} | ({"pattern": patterns} if patterns else {}), replacement
+    return {"from": "file", "path": relative_path} | ({"pattern": patterns} if patterns else {}), moved_path
 
 
 def _patterns(source: Source, field: Place) -> Iterator[str]:

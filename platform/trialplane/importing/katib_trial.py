@@ -14,7 +14,7 @@ from trialplane.importing.source import Source
 from trialplane.job import arguments, credentials, values
 
 _MACRO = re.compile(r"\$\{trialParameters\.([^{}]+)\}|[{}]")  # the group is NAME; a single brace has none
-_TRIAL_SPEC_FIELD = re.compile(r"\$\{trialSpec\.(\w+)(?:\[(.+)\])?\}")
+_TRIAL_SPEC_FIELD = re.compile(r"\$\{trialSpec\.(\w+)(?:\[(.+)\])?\}")  # ${trialSpec.Name}, ${trialSpec.Labels[team]}
 _TEMPLATE = ("spec", "trialTemplate")
 _TRIAL = (*_TEMPLATE, "trialSpec")
 # Replaces the program of an image, which the file does not name.
@@ -43,16 +43,13 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
     replacements = _replacements(source, space)
     kind = source.text(*_TRIAL, "kind")
     source.take(*_TRIAL, "apiVersion")
-    if source.look(*_TEMPLATE, "configMap") is not None:
-        source.skip(
-            "the template of the trial is not in this file: write its command into job.yaml", *_TEMPLATE, "configMap"
-        )
-    container = _container(source, source.text(*_TEMPLATE, "primaryContainerName"))
+    source.skip("the template of the trial is not in this file: write its command into job.yaml", *_TEMPLATE, "configMap")
+    container = _primary_container(source)
     if container is None:
         if source.look(*_TEMPLATE, "configMap") is None:
             source.note("has no container with a command: write the command into job.yaml", *_TRIAL)
         return {"command": [_UNKNOWN_PROGRAM], "arguments": [f"--{name}={{{name}}}" for name in space]}
-    fields: dict[str, Any] = {}
+    # The command of the container.
     command = _read_items(source, (*container, "command"), replacements)
     argument_items = _read_items(source, (*container, "args"), replacements)
     if not command:
@@ -71,16 +68,17 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
         source.note(
             f"of a {kind}, only this container runs as the trial; what the others pass to it must be written out", *container
         )
+    # Where it runs.
+    resources = _resources(source, container)
+    fields: dict[str, Any] = {"command": command, "arguments": argument_items, "resources": resources}
     image = source.text(*container, "image")
     if image:
         source.note("must be built from trialplane's trial image: `platform image build`", *container, "image")
-        fields["cluster"] = {"image": image}
-    fields |= {"command": command, "arguments": argument_items, "resources": _resources(source, container)}
+        fields = {"cluster": {"image": image}, **fields}
     nodes = _nodes(source, kind, container)
-    gpus = fields["resources"].get("gpus", 0)
     ranks_field = (*_TRIAL, "spec", "nprocPerNode")  # a number, or a word such as `auto`
     ranks = source.integer(*ranks_field) if str(source.look(*ranks_field)).isdigit() else None
-    if ranks is not None or gpus > 1:
+    if ranks is not None or resources.get("gpus", 0) > 1:
         fields["ranks"] = ranks or 1  # by default, a job has a rank for each GPU
     if nodes > 1:
         fields["nodes"] = nodes
@@ -91,7 +89,7 @@ def _read_items(source: Source, field: Place, replacements: Mapping[str, str]) -
     """Return the items of a command or of arguments, with placeholders of a job in place of those of the template."""
     is_text = isinstance(source.look(*field), str)  # Argo allows a text instead of a list
     item_fields = [field] if is_text else [(*field, index) for index in source.indices(*field)]
-    return [_replace_macros(source, source.text(*item), replacements, item) for item in item_fields]
+    return [_read_item(source, item_field, replacements) for item_field in item_fields]
 
 
 def _replacements(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
@@ -104,37 +102,49 @@ def _replacements(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
         parameter_field = (*_TEMPLATE, "trialParameters", index)
         source.take(*parameter_field, "description")
         name, reference = source.text(*parameter_field, "name"), source.text(*parameter_field, "reference")
-        spec_field = _TRIAL_SPEC_FIELD.fullmatch(reference)
-        if spec_field is None:
-            parameter = source.name(reference, *parameter_field, "reference")
-            if parameter not in space:
-                source.note(f"{reference!r} is not one of the parameters; it stays as text", *parameter_field, "reference")
-            replacements[name] = f"{{{parameter}}}" if parameter in space else reference
+        if (match := _TRIAL_SPEC_FIELD.fullmatch(reference)) is not None:
+            replacements[name] = _trial_spec_text(source, match, (*parameter_field, "reference"))
             continue
-        field, key = spec_field.groups()
-        if field == "Name":
-            replacements[name] = "{run}-{trial}"
-        elif field in ("Kind", "APIVersion"):
-            replacements[name] = arguments.escaped(source.text(*_TRIAL, "kind" if field == "Kind" else "apiVersion"))
-        elif field in ("Labels", "Annotations") and source.look(*_TRIAL, "metadata", field.lower(), key or "") is not None:
-            replacements[name] = arguments.escaped(source.text(*_TRIAL, "metadata", field.lower(), key or ""))
-        elif field == "Namespace" and (namespace := source.look("metadata", "namespace")):
-            replacements[name] = arguments.escaped(str(namespace))
-            source.note("is the namespace that the Experiment names, wherever the job runs", *parameter_field, "reference")
+        parameter = source.name(reference, *parameter_field, "reference")
+        if parameter in space:
+            replacements[name] = f"{{{parameter}}}"
         else:
-            source.note(f"{reference} is not known here; it stays as text", *parameter_field, "reference")
-            replacements[name] = arguments.escaped(reference)
+            source.note(f"{reference!r} is not one of the parameters; it stays as text", *parameter_field, "reference")
+            replacements[name] = reference
     return replacements
 
 
-def _replace_macros(source: Source, text: str, replacements: Mapping[str, str], field: Place) -> str:
-    """Return an argument with each `${trialParameters.NAME}` replaced, and with any other braces doubled.
+def _trial_spec_text(source: Source, match: re.Match[str], reference_field: Place) -> str:
+    """Return the text that replaces a reference to a field of the trial, as `${trialSpec.Name}`.
+
+    A reference that is not known stays as text, with a note.
 
     Args:
-        source: The file, for notes.
-        text: The argument.
+        source: The file.
+        match: Match of `_TRIAL_SPEC_FIELD`, which is the reference.
+        reference_field: Path of the reference in the file.
+    """
+    field, key = match.groups(default="")
+    if field == "Name":
+        return "{run}-{trial}"
+    if field in ("Kind", "APIVersion"):
+        return arguments.escaped(source.text(*_TRIAL, "kind" if field == "Kind" else "apiVersion"))
+    if field in ("Labels", "Annotations") and source.look(*_TRIAL, "metadata", field.lower(), key) is not None:
+        return arguments.escaped(source.text(*_TRIAL, "metadata", field.lower(), key))
+    if field == "Namespace" and (namespace := source.look("metadata", "namespace")):
+        source.note("is the namespace that the Experiment names, wherever the job runs", *reference_field)
+        return arguments.escaped(str(namespace))
+    source.note(f"{match[0]} is not known here; it stays as text", *reference_field)
+    return arguments.escaped(match[0])
+
+
+def _read_item(source: Source, field: Place, replacements: Mapping[str, str]) -> str:
+    """Read a text, and return it with each `${trialParameters.NAME}` replaced, and with any other braces doubled.
+
+    Args:
+        source: The file.
+        field: Path of the text.
         replacements: Replacement of each parameter of the template, by NAME.
-        field: Path of the argument in the file.
     """
 
     def replacement(match: re.Match[str]) -> str:
@@ -146,15 +156,16 @@ def _replace_macros(source: Source, text: str, replacements: Mapping[str, str], 
             return arguments.escaped(match[0])
         return replacements[match[1]]
 
-    return _MACRO.sub(replacement, text)
+    return _MACRO.sub(replacement, source.text(*field))
 
 
-def _container(source: Source, name: str) -> Place | None:
+def _primary_container(source: Source) -> Place | None:
     """Return the path of the primary container; None if there is no container.
 
     It is the first container with the name of the primary container that uses a parameter of the template, or else the first
     one with the name, or else one that uses a parameter, or else any.
     """
+    name = source.text(*_TEMPLATE, "primaryContainerName")
     containers = list(_containers(source.look(*_TRIAL), _TRIAL))
     accepted_names = (name, name.removeprefix("step-"))  # Tekton adds this prefix to the name of a step
     named_containers = [
@@ -189,20 +200,15 @@ def _environment(source: Source, field: Place, replacements: Mapping[str, str]) 
     A secret, or a value that is not in the file, is left out, with a note.
     """
     for index in source.indices(*field):
-        name = source.text(*field, index, "name")
-        if source.look(*field, index, "value") is None:
-            source.skip(
-                f"the value of {name} is not in the file, and trials get no secrets of their own",
-                *field,
-                index,
-                "valueFrom",
-            )
-            continue
-        value_field = (*field, index, "value")
-        if credentials.is_secret(name, source.look(*value_field)):
+        name, value_field = source.text(*field, index, "name"), (*field, index, "value")
+        value = source.look(*value_field)
+        if value is None:
+            reason = f"the value of {name} is not in the file, and trials get no secrets of their own"
+            source.skip(reason, *field, index, "valueFrom")
+        elif credentials.is_secret(name, value):
             source.skip(f"{name} looks like a secret, and everyone who may see a run sees its job", *value_field)
-            continue
-        yield f"{name}={_replace_macros(source, source.text(*value_field), replacements, value_field)}"
+        else:
+            yield f"{name}={_read_item(source, value_field, replacements)}"
 
 
 def _resources(source: Source, container: Place) -> dict[str, Any]:
@@ -212,10 +218,10 @@ def _resources(source: Source, container: Place) -> dict[str, Any]:
     for part in ("limits", "requests"):
         for key in source.keys(*fields, part):
             amount_field = (*fields, part, key)
-            if key == "cpu" and values.cores(search.scalar(source.text(*amount_field))) is not None:
-                resources.setdefault("cpus", values.cores(search.scalar(source.text(*amount_field))))
-            elif key == "memory" and values.multiply(source.text(*amount_field), 1) is not None:
-                resources.setdefault("memory", source.text(*amount_field))
+            if key == "cpu" and (cores := values.cores(search.scalar(source.text(*amount_field)))) is not None:
+                resources.setdefault("cpus", cores)
+            elif key == "memory" and values.multiply(memory := source.text(*amount_field), 1) is not None:  # 4Gi
+                resources.setdefault("memory", memory)
             elif key == "nvidia.com/gpu":
                 resources.setdefault("gpus", source.integer(*amount_field) or 0)
             else:
@@ -272,7 +278,8 @@ def with_script(job: dict[str, Any], scripts: Mapping[str, str], source: Source)
     """
     prefix = list(itertools.takewhile(lambda item: item == "env" or "=" in item, job["command"]))  # `env NAME=VALUE`
     command = job["command"][len(prefix) :]
-    named_script = command[1] if len(command) > 1 and re.fullmatch(r"(?:/\S+/)?python[\d.]*", command[0]) else ""
+    starts_python = len(command) > 1 and re.fullmatch(r"(?:/\S+/)?python[\d.]*", command[0])  # /usr/bin/python3.11
+    named_script = command[1] if starts_python else ""
     script = named_script.removeprefix("./")
     if named_script.startswith("/"):
         script = posixpath.basename(named_script)

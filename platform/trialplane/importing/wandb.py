@@ -15,7 +15,7 @@ from trialplane.importing.script import ARGUMENTS
 from trialplane.importing.source import ImportResult, Source
 from trialplane.job import arguments, document
 
-_MACRO = re.compile(r"\$\{([^{}]*)\}")
+_MACRO = re.compile(r"\$\{([^{}]*)\}")  # ${program}
 _DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 _REASONS = {
     "project": "runs are recorded in MLflow, in an experiment named after the job",
@@ -40,34 +40,35 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     source = Source(document.parse(text, name))
     if not isinstance(source.look("parameters"), dict) or not source.look("parameters"):
         source.fail("is not a sweep: it needs a mapping called `parameters`")
-    space: dict[str, Any] = {}
-    params: dict[str, Any] = {}
-    flags: list[str] = []
-    _parameters(source, ("parameters",), "", space, params, flags)
-    program = _program(source, flags, {**params, **space})
+    parameters = search.Parameters()
+    _add_parameters(source, ("parameters",), parameters, prefix="")
+    # The number of trials.
     sampler = _sampler(source)
     cap = source.integer("run_cap")
+    trials = search.trials(cap, sampler, parameters.space)
+    if cap is None and sampler["name"] != "grid":
+        source.note(f"is missing, but a study must end: trials is set to {trials}", "run_cap")
+    # The script.
+    program = _program(source, parameters) | _only_program(source, scripts)
+    file = program.get("script") or source.text("program").removeprefix("./")
+    script_text = scripts.get(file, "")
+    source.note("what it logs to W&B is reported (`capture: wandb`), and W&B gets nothing", "program")
+    if "wandb.config" in script_text and not ARGUMENTS.search(script_text):
+        program["arguments"] = "none"  # `wandb.config` has the trial's parameters
+    # The objective.
     metric = source.text("metric", "name")
     direction = source.text("metric", "goal") or "minimize"
     if direction not in ("minimize", "maximize"):
         source.refuse(f"{direction!r} is not minimize or maximize", "metric", "goal")
-    trials = search.trials(cap, sampler, space)
-    if cap is None and sampler["name"] != "grid":
-        source.note(f"is missing, but a study must end: trials is set to {trials}", "run_cap")
-    program |= _only_program(source, scripts)
-    file = program.get("script") or source.text("program").removeprefix("./")
-    source.note("what it logs to W&B is reported (`capture: wandb`), and W&B gets nothing", "program")
     if not metric:
-        metric, direction = _guess_objective(source, scripts.get(file, ""), direction)
-    if "wandb.config" in scripts.get(file, "") and not ARGUMENTS.search(scripts[file]):
-        program["arguments"] = "none"  # `wandb.config` has the trial's parameters
+        metric, direction = _guess_objective(source, script_text, direction)
     job = {
         "kind": "hpo",
         "description": source.text("description"),
         **program,
         "capture": "wandb",
-        "params": params,
-        "space": space,
+        "params": parameters.params,
+        "space": parameters.space,
         "objective": {"metric": metric, "direction": direction} if metric else None,
         "sampler": search.short_form(sampler),
         "pruner": _pruner(source),
@@ -81,6 +82,7 @@ def _only_program(source: Source, scripts: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields for the program of a sweep that names none: the only script beside it that calls `wandb.agent`.
 
     The agent calls a function of the script, which gets its parameters from `wandb.config`. {} if the sweep names a program.
+    If not exactly one script calls it, the fields of the program are None, and there is a note.
     """
     if source.look("program") is not None or source.look("command") is not None:
         return {}
@@ -93,7 +95,7 @@ def _only_program(source: Source, scripts: Mapping[str, str]) -> dict[str, Any]:
     return {"script": programs[0], "command": None, "arguments": "none"}
 
 
-def _guess_objective(source: Source, text: str, direction: str) -> tuple[str, str]:
+def _guess_objective(source: Source, program_text: str, direction: str) -> tuple[str, str]:
     """Return the metric to optimize of those that a program logs, and its direction, and add a note on the choice.
 
     It is the only metric on held-out data, or else the only loss or score, or else the only metric. It is "" if
@@ -101,10 +103,10 @@ def _guess_objective(source: Source, text: str, direction: str) -> tuple[str, st
 
     Args:
         source: The file, for notes.
-        text: Text of the program.
+        program_text: Text of the program.
         direction: Direction in the file, or its default.
     """
-    names = logged_metrics(text)
+    names = logged_metrics(program_text)
     measures = [name for name in names if guess.is_measure(name)]
     held_out = [name for name in measures if guess.is_held_out(name)]
     metric = next((group[0] for group in (held_out, measures, names) if len(group) == 1), "")
@@ -160,31 +162,26 @@ def _pruner(source: Source) -> Any:
     if kind != "hyperband":
         source.note(f"{kind!r} has no counterpart; trials run to their end", *field, "type")
         return None
-    eta = source.integer(*field, "eta") or 3
+    eta = max(2, source.integer(*field, "eta") or 3)  # 3 in W&B by default; the pruner needs 2 or more
     min_iter, max_iter, brackets = (source.integer(*field, key) for key in ("min_iter", "max_iter", "s"))
     if brackets is not None and brackets < 1:
         source.refuse(f"must be 1 or more, not {brackets}", *field, "s")
         return None
     if min_iter is None and max_iter is not None:
         # In W&B, the first bracket ends at max_iter / eta ** s. The limit of 30 keeps the power from growing without bound.
-        min_iter = max(1, max_iter // max(2, eta) ** min(brackets or 1, 30))
-    pruner = {"name": "hyperband", "min_resource": min_iter or 1, "reduction_factor": max(2, eta)}
+        min_iter = max(1, max_iter // eta ** min(brackets or 1, 30))
+    pruner = {"name": "hyperband", "min_resource": min_iter or 1, "reduction_factor": eta}
     return pruner | ({"max_resource": max_iter} if max_iter else {})
 
 
-def _parameters(
-    source: Source, field: Place, prefix: str, space: dict[str, Any], params: dict[str, Any], flags: list[str]
-) -> None:
-    """Add the parameters of a mapping to `space` or to `params`. Nested ones have dotted names.
+def _add_parameters(source: Source, field: Place, parameters: search.Parameters, *, prefix: str) -> None:
+    """Add the parameters of a mapping in the file to those of the job. Nested ones have dotted names.
 
     Args:
         source: The file.
         field: Path of the mapping.
-        prefix: Dotted name of the mapping, with a dot at its end.
-        space: Parameters to search, by name.
-        params: Fixed parameters, by name.
-        flags: Arguments of the script. If the job needs another name for a parameter, a flag with the name in the file is
-            added.
+        parameters: Parameters of the job.
+        prefix: Dotted name of the mapping, with a dot at its end; "" for the outermost one.
     """
     for key in source.keys(*field):
         key_field, dotted_name = (*field, key), f"{prefix}{key}"
@@ -195,18 +192,14 @@ def _parameters(
             source.note(
                 "is a single dict for the script there; here each of its parameters is an argument of its own", *key_field
             )
-            _parameters(source, (*key_field, "parameters"), f"{dotted_name}.", space, params, flags)
+            _add_parameters(source, (*key_field, "parameters"), parameters, prefix=f"{dotted_name}.")
             continue
         name = source.name(dotted_name, *key_field)
         if name != dotted_name:
-            flags.append(f"--{dotted_name}={{{name}}}")
+            parameters.arguments.append(f"--{dotted_name}={{{name}}}")
         parameter = _parameter(source, key_field)
-        if parameter is None:
-            continue
-        if "value" in parameter:
-            params[name] = parameter["value"]
-        else:
-            space[name] = parameter
+        if parameter is not None:
+            parameters.add(name, parameter)
 
 
 def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
@@ -216,11 +209,12 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
         return search.categorical(_choices(source, (*field, "values")))
     if "value" in source.keys(*field):
         return {"value": source.take(*field, "value")}
-    bounds = source.look(*field, "min"), source.look(*field, "max")
+    bounds = source.look(*field, "min"), source.look(*field, "max")  # 1 is an int here, and 1.0 after `number`
     low, high = source.number(*field, "min"), source.number(*field, "max")
     mean, deviation, quantum = (source.number(*field, key) for key in ("mu", "sigma", "q"))
     kind = distribution or ("int_uniform" if all(isinstance(bound, int) for bound in bounds) else "uniform")
-    step = (quantum or 1.0) if kind.startswith("q_") else None
+    step = (quantum or 1.0) if kind.startswith("q_") else None  # W&B's default of q is 1
+    # Normal and log-normal distributions, which need no bounds.
     if kind.endswith("normal"):
         if step is not None:
             source.note(
@@ -231,6 +225,7 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
         if parameter is None:
             source.refuse("mu and sigma give values that are too large", *field)
         return parameter
+    # All others are between two bounds.
     if low is None or high is None:
         source.refuse("needs value, values, or min and max", *field)
         return None
@@ -252,13 +247,10 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
         if (low, high) != exact_range:
             source.note(f"values are multiples of {step:g}, so the range is {low:g} to {high:g}", *field, "q")
     elif step is not None:
-        source.note(
-            "a logarithmic range has no step here, so it is left out",
-            *field,
-            "q" if source.look(*field, "q") is not None else "distribution",
-        )
-    exact_step = source.look(*field, "q")  # 1 by default
-    are_whole = all(isinstance(value, int) for value in (*bounds, 1 if exact_step is None else exact_step))
+        key = "q" if quantum is not None else "distribution"
+        source.note("a logarithmic range has no step here, so it is left out", *field, key)
+    written_step = source.look(*field, "q")
+    are_whole = all(isinstance(value, int) for value in (*bounds, 1 if written_step is None else written_step))
     is_integer = kind == "int_uniform" or (step is not None and are_whole)  # as W&B draws them
     return search.span("int" if is_integer else "float", low, high, log="log" in kind, step=step)
 
@@ -277,16 +269,16 @@ def _choices(source: Source, field: Place) -> list[Any]:
     return choices
 
 
-def _program(source: Source, flags: list[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _program(source: Source, parameters: search.Parameters) -> dict[str, Any]:
     """Return the fields of the job for the program: `script` or `command`, and `arguments`.
 
     Args:
         source: The file.
-        flags: Arguments for parameters that have another name in the job.
-        parameters: Parameters by name: fields of a searched one, or the value of a fixed one.
+        parameters: Parameters of the job.
     """
     program = source.text("program").removeprefix("./")
     items = source.texts("command") or list(_DEFAULT_COMMAND)
+    flags = parameters.arguments
     command: list[str] = []  # up to the program
     argument_items: list[str] = []  # after the program
     booleans = "value"
@@ -315,26 +307,28 @@ def _program(source: Source, flags: list[str], parameters: Mapping[str, Any]) ->
     program_arguments: Any = "none"
     if argument_items:
         program_arguments = {"items": argument_items, "booleans": booleans, "lists": "literal"}
+    # Otherwise words come between Python and the program, as in `python -u train.py`, or another program starts it.
     starts_with_python = command[-1:] == [program] and all(word == "python" for word in command[:-1])
     if program.endswith(".py") and starts_with_python:
         return {"script": program, "arguments": program_arguments}
     return {"command": command or ["python", "train.py"], "arguments": program_arguments}
 
 
-def _json_argument(source: Source, parameters: Mapping[str, Any], field: Place) -> str:
+def _json_argument(source: Source, parameters: search.Parameters, field: Place) -> str:
     """Return the argument for `${args_json}`: a JSON object with a placeholder for each parameter.
 
     Args:
         source: The file, for notes.
-        parameters: Parameters by name: fields of a searched one, or the value of a fixed one.
+        parameters: Parameters of the job.
         field: Path of the argument in the file.
     """
+    # Values that show the type of each parameter: the fixed value, the choices, or 0 for a range of numbers.
+    examples: dict[str, list[Any]] = {name: [value] for name, value in parameters.params.items()}
+    examples |= {name: fields.get("choices", [0]) for name, fields in parameters.space.items()}
     parts = []
-    for name, parameter in parameters.items():
-        # Values that show the type: the choices, 0 for a range of numbers, or the fixed value.
-        examples = parameter.get("choices", [0]) if isinstance(parameter, dict) else [parameter]
-        is_number = all(type(value) in (int, float) for value in examples)
-        is_text = all(isinstance(value, str) for value in examples)
+    for name, values in examples.items():
+        is_number = all(type(value) in (int, float) for value in values)
+        is_text = all(isinstance(value, str) for value in values)
         if not is_number and not is_text:
             source.note(f"{name} is neither a number nor a string, and is written as Python prints it", *field)
         quote = '"' if is_text else ""
