@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 _MOST_STEPS = 50_000  # evaluated expressions, elements of lists, and characters of texts
-_LARGEST = 1e15  # operand
+_LARGEST = 1e15  # largest absolute value of an operand
 _MAX_EXPONENT = 64
-_MOST_DIGITS = 20  # of round
+_MOST_DIGITS = 20  # largest absolute value of the second argument of `round`
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     function.__name__: function for function in (int, float, round, abs, min, max, sum, len, list, tuple, sorted, range)
 }
@@ -95,7 +95,12 @@ class Evaluator:
         return result
 
     def _value(self, node: ast.expr, variables: Mapping[str, Any]) -> Any:
-        """Return the value of an expression in which a comprehension may have set variables."""
+        """Return the value of an expression, see `value`.
+
+        Args:
+            node: The expression.
+            variables: Values of the variables of the comprehensions around it.
+        """
         self._work.count(1)
         if isinstance(node, ast.Name) and node.id in variables:
             return variables[node.id]
@@ -111,7 +116,8 @@ class Evaluator:
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
             return [self._value(node.elt, scope) for scope in self._scopes(node.generators, variables)]
         if isinstance(node, ast.IfExp):
-            return self._value(node.body if self._value(node.test, variables) else node.orelse, variables)
+            is_true = self._value(node.test, variables)
+            return self._value(node.body if is_true else node.orelse, variables)
         if isinstance(node, ast.UnaryOp):
             return self._result(node.op, [self._value(node.operand, variables)])
         if isinstance(node, ast.BinOp):
@@ -124,12 +130,17 @@ class Evaluator:
         return self._lookup(node)
 
     def _scopes(self, generators: Sequence[ast.comprehension], variables: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Yield the variables of each round of a comprehension."""
+        """Yield the variables of each round of a comprehension.
+
+        Args:
+            generators: Loops of the comprehension, the outermost first.
+            variables: Values of the variables around it, which the rounds also have.
+        """
         if not generators:
             yield variables
             return
         loop, *inner_loops = generators
-        if not isinstance(loop.target, ast.Name):
+        if not isinstance(loop.target, ast.Name):  # for a, b in pairs
             raise NotConstant
         for element in self._elements(self._value(loop.iter, variables)):
             scope = {**variables, loop.target.id: element}
@@ -137,38 +148,41 @@ class Evaluator:
                 yield from self._scopes(inner_loops, scope)
 
     def _call_result(self, name: str, arguments: Sequence[Any]) -> Any:
-        """Return the result of a built-in function."""
-        has_option = len(arguments) > 1
-        if has_option and (name == "sum" or (name == "round" and abs(arguments[1]) > _MOST_DIGITS)):
-            raise NotConstant  # the time of `sum(lists, [])` is quadratic, and round computes a power of 10
+        """Return the result of a built-in function. Arguments with which it would take long raise NotConstant."""
+        if name == "sum" and len(arguments) > 1:  # the time of `sum(lists, [])` is quadratic
+            raise NotConstant
+        if name == "round" and len(arguments) > 1 and abs(arguments[1]) > _MOST_DIGITS:  # it computes a power of 10
+            raise NotConstant
         for argument in arguments:
             self._work.count_elements(argument)
         result = _FUNCTIONS[name](*arguments)
         return self._elements(result) if isinstance(result, (list, tuple, range)) else result
 
     def _result(self, op: ast.AST, operands: Sequence[Any]) -> Any:
-        """Return the result of an operator with numbers or lists."""
+        """Return the result of an operator with numbers or lists, or of a comparison."""
         function = _OPERATORS.get(type(op))
         numbers = [operand for operand in operands if isinstance(operand, (int, float))]
         lists = [operand for operand in operands if isinstance(operand, list)]
+        has_text = any(isinstance(operand, str) for operand in operands)
         if function is None or max(map(abs, numbers), default=0) > _LARGEST:
             raise NotConstant
         if isinstance(op, ast.Pow) and abs(operands[1]) > _MAX_EXPONENT:
             raise NotConstant
+        if has_text and not isinstance(op, ast.cmpop):  # "a" * 1000
+            raise NotConstant
+        # The work of the operator is counted before it is done.
         for operand in operands:
             self._work.count_elements(operand)
         if lists and isinstance(op, ast.Mult):  # [0] * 10
             self._work.count(len(lists[0]) * int(max([0, *numbers])))
-        if any(isinstance(operand, str) for operand in operands) and not isinstance(op, ast.cmpop):
-            raise NotConstant
         result = function(*operands)
-        if isinstance(result, complex):
+        if isinstance(result, complex):  # (-1) ** 0.5
             raise NotConstant
         return self._elements(result) if isinstance(result, list) else result
 
     def _elements(self, values: Sequence[Any]) -> list[Any]:
-        """Return the elements of values as a list."""
-        if isinstance(values, (str, dict)):
+        """Return the elements of a list, tuple or range as a list."""
+        if isinstance(values, (str, dict)):  # characters or keys, which a search rarely draws
             raise NotConstant
         self._work.count(len(values))
         return list(values)

@@ -5,24 +5,36 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from trialplane.importing import search
 from trialplane.job import arguments
 
 
-def _declarations(calls: Sequence[ast.Call]) -> Iterator[tuple[ast.Call, list[str], str]]:
-    """Yield each call of `add_argument` and of click's `option`, with its flags and the name of the argument.
+class _Declaration(NamedTuple):
+    """A call that declares an argument.
 
-    The name is `batch_size` for `--batch-size`.
+    Attributes:
+        call: The call.
+        flags: Flags and names in it: `-b`, `--batch-size`.
+        variable: Variable that gets the value: `batch_size`.
     """
+
+    call: ast.Call
+    flags: list[str]
+    variable: str
+
+
+def _declarations(calls: Sequence[ast.Call]) -> Iterator[_Declaration]:
+    """Yield the calls of `add_argument` and of click's `option` among some calls."""
     for call in calls:
         is_declaration = ast.unparse(call.func).rpartition(".")[2] in ("add_argument", "option")
         if not (is_declaration and call.args and isinstance(call.args[0], ast.Constant)):
             continue
-        names = [str(argument.value) for argument in call.args if isinstance(argument, ast.Constant)]
-        # A name without dashes is that of the variable in click; otherwise the long one is.
-        long_name = min(names, key=lambda name: (name.startswith("-"), not name.startswith("--")))
-        yield call, names, _variable(long_name)
+        flags = [str(argument.value) for argument in call.args if isinstance(argument, ast.Constant)]
+        # A name without dashes is that of the variable in click; otherwise the first long flag is.
+        variable_flag = min(flags, key=lambda flag: (flag.startswith("-"), not flag.startswith("--")))
+        yield _Declaration(call, flags, _variable(variable_flag))
 
 
 def _variable(flag: str) -> str:
@@ -36,15 +48,15 @@ def defaults(calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
     Args:
         calls: Calls in the file. Those that declare no argument are ignored.
     """
-    for call, _, name in _declarations(calls):
-        keywords = {word.arg: word.value for word in call.keywords}
+    for declaration in _declarations(calls):
+        keywords = {word.arg: word.value for word in declaration.call.keywords}
         action = ast.unparse(keywords["action"]).strip("'") if "action" in keywords else ""
         default = keywords.get("default")
         if default is None and action in ("store_true", "store_false"):
             default = ast.Constant(action == "store_false")  # the opposite of what the switch stores
         if default is not None:
             # A new constant has no line, and readers of the tree need one.
-            yield name, ast.copy_location(default, call)
+            yield declaration.variable, ast.copy_location(default, declaration.call)
 
 
 def typed(words: Sequence[str], calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
@@ -54,15 +66,23 @@ def typed(words: Sequence[str], calls: Sequence[ast.Call]) -> Iterator[tuple[str
         words: Words of the command line. A short flag may have its value in the same word: `-n8`, `-n=8`.
         calls: Calls in the file, which declare the short flags.
     """
-    names = {flag: name for _, flags, name in _declarations(calls) for flag in flags if flag.startswith("-")}
-    for word, next_word in itertools.pairwise((*words, "-")):
+    variables: dict[str, str] = {}  # declared flag → variable
+    for declaration in _declarations(calls):
+        variables |= {flag: declaration.variable for flag in declaration.flags if flag.startswith("-")}
+    for word, next_word in itertools.pairwise((*words, "-")):  # the last word, too, has a next one
         flag, equals, text = word.partition("=")
-        if flag not in names and word[:2] in names and word[1:2] != "-":
+        is_short_with_value = flag not in variables and word[:2] in variables and word[1:2] != "-"  # -n8
+        if is_short_with_value:
             flag, equals, text = word[:2], "=", word[2:]
-        if flag in names or flag.startswith("--"):
-            value = text if equals else True if next_word.startswith("-") else next_word
-            constant = ast.Constant(search.scalar(value) if isinstance(value, str) else value)
-            yield names.get(flag, _variable(flag)), constant
+        if flag not in variables and not flag.startswith("--"):
+            continue
+        if equals:
+            value = search.scalar(text)
+        elif next_word.startswith("-"):  # a switch
+            value = True
+        else:
+            value = search.scalar(next_word)
+        yield variables.get(flag, _variable(flag)), ast.Constant(value)
 
 
 def float_names(text: str) -> set[str]:
@@ -76,14 +96,17 @@ def float_names(text: str) -> set[str]:
         return set()
     values = [(name, spot.value) for name, spot in arguments.spots(tree).items()]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            flags = [word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
-            types = [word.value for word in node.keywords if word.arg in ("type", "default")]
-            values += [(flag.lstrip("-"), value) for flag in flags if flag.startswith("--") for value in types]
+        if isinstance(node, ast.Call):  # of `add_argument`, or of any other function that declares a flag
+            words = [word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+            names = [word.lstrip("-") for word in words if word.startswith("--")]
+            for keyword in node.keywords:
+                if keyword.arg in ("type", "default"):
+                    values += [(name, keyword.value) for name in names]
     return {name.replace("-", "_") for name, value in values if _is_float(value)}
 
 
 def _is_float(node: ast.expr | None) -> bool:
     """Return whether an expression is a float, or the type of floats."""
     is_type = isinstance(node, ast.Name) and node.id == "float"
-    return is_type or (isinstance(node, ast.Constant) and isinstance(node.value, float))
+    is_value = isinstance(node, ast.Constant) and isinstance(node.value, float)
+    return is_type or is_value

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
+# Methods that change a dict or a list.
 _CHANGES = ("update", "setdefault", "pop", "popitem", "clear", "append", "extend", "insert", "remove")
 
 
@@ -35,9 +36,11 @@ def fold(tree: ast.Module) -> dict[str, int]:
                 names |= set(block_dicts)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    other_statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node not in folded]
-    changes = [change for statement in other_statements for change in _changed_names(statement)]
-    return {name: line for name, line in changes if name in names}
+    last_lines: dict[str, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt) and node not in folded:
+            last_lines |= dict.fromkeys(names.intersection(_changed_names(node)), node.lineno)
+    return last_lines
 
 
 def _fold_statement(statement: ast.stmt, dicts: dict[str, ast.Dict]) -> bool:
@@ -51,7 +54,7 @@ def _fold_statement(statement: ast.stmt, dicts: dict[str, ast.Dict]) -> bool:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
         value = statement.value = _as_display(statement.value)
         if isinstance(target, ast.Name):
-            dicts.pop(target.id, None)
+            dicts.pop(target.id, None)  # from here on, the name stands for another value
             if isinstance(value, ast.Dict):
                 dicts[target.id] = value
         elif isinstance(target, ast.Subscript) and (target_dict := _find_dict(target.value, dicts)):
@@ -93,7 +96,7 @@ def _find_dict(node: ast.expr, dicts: Mapping[str, ast.Dict]) -> ast.Dict | None
         return dicts.get(node.id)
     if isinstance(node, ast.Subscript) and (outer := _find_dict(node.value, dicts)):
         values = [value for key, value in zip(outer.keys, outer.values, strict=True) if _is_same_key(key, node.slice)]
-        return _find_dict(values[-1], dicts) if values else None
+        return _find_dict(values[-1], dicts) if values else None  # of a key that is in the text twice, the last value counts
     return node if isinstance(node, ast.Dict) else None
 
 
@@ -106,14 +109,15 @@ def _set_item(node: ast.Dict, key: ast.expr, value: ast.expr) -> bool:
     """Set or replace an item of a dict's display. Return False, without a change, if the key is not a constant."""
     if not isinstance(key, ast.Constant):
         return False
-    position = next((index for index, existing in enumerate(node.keys) if _is_same_key(existing, key)), len(node.keys))
-    node.keys[position:] = [key, *node.keys[position + 1 :]]
-    node.values[position:] = [value, *node.values[position + 1 :]]
+    # The index of the key, or that behind the last one.
+    index = next((index for index, existing in enumerate(node.keys) if _is_same_key(existing, key)), len(node.keys))
+    node.keys[index : index + 1] = [key]
+    node.values[index : index + 1] = [value]
     return True
 
 
-def _changed_names(statement: ast.stmt) -> Iterator[tuple[str, int]]:
-    """Yield the name of each dict or list that a statement changes, and its line. Statements inside of it are ignored."""
+def _changed_names(statement: ast.stmt) -> Iterator[str]:
+    """Yield the name of each dict or list that a statement changes. Statements inside of it are ignored."""
     # Assignments and `del` have targets; a loop, `+=` and an annotated assignment have one target.
     targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
     changed_nodes = [target.value for target in targets if isinstance(target, ast.Subscript)]
@@ -123,7 +127,7 @@ def _changed_names(statement: ast.stmt) -> Iterator[tuple[str, int]]:
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _CHANGES:
         changed_nodes.append(call.func.value)
     for node in changed_nodes:
-        while isinstance(node, ast.Subscript):
+        while isinstance(node, ast.Subscript):  # space["model"]["lr"]
             node = node.value
         if isinstance(node, ast.Name):
-            yield node.id, statement.lineno
+            yield node.id

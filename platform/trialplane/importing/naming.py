@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 
 def imported(tree: ast.AST) -> dict[str, str]:
-    """Return the full names of the objects that a file imports, by their names in it."""
+    """Return the full names of the objects that a file imports, by their names in it.
+
+    They are `tune` → `ray.tune` for `from ray import tune`, and `np` → `numpy` for `import numpy as np`.
+    """
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -28,14 +31,21 @@ def augmented(tree: ast.AST) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def full(node: ast.expr, names: Mapping[str, str]) -> str:
-    """Return the dotted name of an expression, with the full name of an imported object."""
+def full(node: ast.expr, imported_names: Mapping[str, str]) -> str:
+    """Return the dotted name of an expression, with the full name of an imported object: `ray.tune.run` for `tune.run`.
+
+    "" if the expression is not a name.
+
+    Args:
+        node: The expression.
+        imported_names: See `imported`.
+    """
     root, dot, tail = dotted(node).partition(".")
-    return names.get(root, root) + dot + tail
+    return imported_names.get(root, root) + dot + tail
 
 
 def dotted(node: ast.expr) -> str:
-    """Return the dotted name of an expression. "" if it is none."""
+    """Return the dotted name of an expression, such as `tune.run`. "" if the expression is not a name."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -44,7 +54,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def last(node: ast.expr) -> str:
-    """Return the last part of an expression's dotted name. "" if it is none."""
+    """Return the last part of an expression's dotted name: `run` for `tune.run`. "" if the expression is not a name."""
     return dotted(node).rpartition(".")[2]
 
 
@@ -66,12 +76,13 @@ def executed_nodes(tree: ast.Module, statements: Sequence[ast.stmt]) -> Iterator
     while todo:
         node = todo.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.decorator_list:
-            continue
+            continue  # its body follows if its name is used
         yield node
         todo += ast.iter_child_nodes(node)
-        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-        for function in functions.pop(name, ()):
-            todo += function.body
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            for function in functions.pop(name, ()):
+                todo += function.body
 
 
 def arguments_by_name(call: ast.Call, *names: str) -> dict[str, ast.expr]:
@@ -82,15 +93,18 @@ def arguments_by_name(call: ast.Call, *names: str) -> dict[str, ast.expr]:
 def argument_values(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:
     """Return the expressions for a function's arguments by name: those in its only call, or else their defaults.
 
-    Arguments without either are left out.
+    Arguments without either are left out. If several calls are of the function, only the defaults count.
+
+    Args:
+        function: The function.
+        calls: Calls in the file.
     """
     names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-    values: dict[str, ast.expr | None] = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
-    values |= {
-        argument.arg: value for argument, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-    }
+    values: dict[str, ast.expr] = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
+    for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        if default is not None:
+            values[argument.arg] = default
     own_calls = [call for call in calls if dotted(call.func) == function.name]
     if len(own_calls) == 1:
-        values |= zip(names, own_calls[0].args, strict=False)
-        values |= {word.arg: word.value for word in own_calls[0].keywords if word.arg}
-    return {name: value for name, value in values.items() if value is not None}
+        values |= arguments_by_name(own_calls[0], *names)
+    return values

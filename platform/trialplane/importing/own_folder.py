@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+# Functions and methods whose result stands for the same path.
 _SAME = ("Path", "PurePath", "abspath", "realpath", "normpath", "resolve", "absolute", "expanduser", "str", "fspath")
 _FILE = "."  # stands for the script, whose folder is then `..`
 _MOST_NODES = 20_000  # expressions that are evaluated in a script
@@ -20,8 +22,9 @@ def upward_paths(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             variables.setdefault(node.targets[0].id, node.value)
     expressions = (node for node in ast.walk(tree) if isinstance(node, (ast.Call, ast.BinOp)))
-    for node, _ in zip(expressions, range(_MOST_NODES), strict=False):
-        path = os.path.relpath(path, os.pardir) if (path := _path(node, variables, _DEEPEST)) else ""
+    for node in itertools.islice(expressions, _MOST_NODES):
+        path = _path(node, variables, depth=_DEEPEST)
+        path = os.path.relpath(path, os.pardir) if path else ""  # relative to the script's folder
         if path.startswith(os.pardir) and not path.endswith(os.pardir):  # `../..` alone is only the start of a path
             yield path
 
@@ -36,30 +39,30 @@ def _path(node: ast.expr, variables: Mapping[str, ast.expr], depth: int) -> str:
     """
     if depth == 0:
         return ""
-    steps: list[str] = []
+    steps: list[str] = []  # from the path of `base` to that of the expression
     base: ast.expr | None = None
     match node:
         case ast.Name(id="__file__"):
             return _FILE
         case ast.Name(id=name) if name in variables:
             base = variables[name]
-        case ast.Attribute(value=base, attr="parent"):
+        case ast.Attribute(value=base, attr="parent"):  # path.parent
             steps = [os.pardir]
         case ast.Subscript(value=ast.Attribute(value=base, attr="parents"), slice=ast.Constant(value=int(number))):
-            steps = [os.pardir] * (min(number, depth) + 1)
-        case ast.BinOp(left=base, op=ast.Div(), right=ast.Constant(value=str(text))):
+            steps = [os.pardir] * (min(number, depth) + 1)  # path.parents[1]
+        case ast.BinOp(left=base, op=ast.Div(), right=ast.Constant(value=str(text))):  # path / "data"
             steps = [text]
-        case ast.Call(func=ast.Attribute(attr="joinpath", value=base), args=words):
+        case ast.Call(func=ast.Attribute(attr="joinpath", value=base), args=words):  # path.joinpath("data", name)
             steps = [word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)]
-        case ast.Call(func=ast.Attribute(attr="join"), args=[base, *words]):
+        case ast.Call(func=ast.Attribute(attr="join"), args=[base, *words]):  # os.path.join(path, "data")
             steps = [word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)]
             if len(steps) < len(words):
                 return ""
-        case ast.Call(func=ast.Attribute(attr="dirname") | ast.Name(id="dirname"), args=[base]):
+        case ast.Call(func=ast.Attribute(attr="dirname") | ast.Name(id="dirname"), args=[base]):  # os.path.dirname(path)
             steps = [os.pardir]
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[base]) if name in _SAME:
-            pass
+            pass  # os.path.abspath(path)
         case ast.Call(func=ast.Attribute(attr=name, value=base), args=[]) if name in _SAME:
-            pass
+            pass  # path.resolve()
     path = _path(base, variables, depth - 1) if base is not None else ""
     return os.path.normpath(Path(path, *steps)) if path else ""

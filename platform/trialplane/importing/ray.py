@@ -17,15 +17,28 @@ from trialplane.importing.source import CALL, ImportResult, Source
 from trialplane.job import arguments
 from trialplane.job.document import Document
 
-_PRUNERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "ASHAScheduler": ("successive_halving", {"grace_period": "min_resource", "reduction_factor": "reduction_factor"}),
-    "AsyncHyperBandScheduler": (
-        "successive_halving",
-        {"grace_period": "min_resource", "reduction_factor": "reduction_factor"},
-    ),
-    "HyperBandScheduler": ("hyperband", {"max_t": "max_resource", "reduction_factor": "reduction_factor"}),
-    "HyperBandForBOHB": ("hyperband", {"max_t": "max_resource", "reduction_factor": "reduction_factor"}),
-    "MedianStoppingRule": ("median", {"grace_period": "n_warmup_steps", "min_samples_required": "n_startup_trials"}),
+
+class _Pruner(NamedTuple):
+    """The pruner of a job that replaces a scheduler of Ray.
+
+    Attributes:
+        name: Name of the pruner.
+        options: Argument of the scheduler → option of the pruner.
+    """
+
+    name: str
+    options: Mapping[str, str]
+
+
+_ASHA = _Pruner("successive_halving", {"grace_period": "min_resource", "reduction_factor": "reduction_factor"})
+_HYPERBAND = _Pruner("hyperband", {"max_t": "max_resource", "reduction_factor": "reduction_factor"})
+# Scheduler of Ray → its pruner.
+_PRUNERS: Mapping[str, _Pruner] = {
+    "ASHAScheduler": _ASHA,
+    "AsyncHyperBandScheduler": _ASHA,
+    "HyperBandScheduler": _HYPERBAND,
+    "HyperBandForBOHB": _HYPERBAND,
+    "MedianStoppingRule": _Pruner("median", {"grace_period": "n_warmup_steps", "min_samples_required": "n_startup_trials"}),
 }
 # Module with a function and arguments that the search binds to it.
 _TRAINABLE = '''"""The function that {name} passes to Ray Tune."""
@@ -39,6 +52,18 @@ trainable = {text}
 _UNREADABLE = "only running the file would show what it is"
 # Scheduler of Ray → its default of `max_t`.
 _DEFAULT_MAX_T = {"ASHAScheduler": 100, "AsyncHyperBandScheduler": 100, "HyperBandScheduler": 81, "HyperBandForBOHB": 81}
+
+
+class _Metric(NamedTuple):
+    """A metric to optimize.
+
+    Attributes:
+        name: Name of the metric.
+        mode: "min" or "max", as in Ray.
+    """
+
+    name: str
+    mode: str
 
 
 class _Paths(NamedTuple):
@@ -57,8 +82,9 @@ class _Paths(NamedTuple):
     stop: Place
 
 
-_TUNER = _Paths(("trainable",), ("param_space",), ("tune_config",), ("run_config", "stop"))  # of tune.Tuner
-_RUN = _Paths(("run_or_experiment",), ("config",), (), ("stop",))  # of tune.run
+# Of tune.Tuner and of tune.run.
+_TUNER = _Paths(trainable=("trainable",), space=("param_space",), settings=("tune_config",), stop=("run_config", "stop"))
+_RUN = _Paths(trainable=("run_or_experiment",), space=("config",), settings=(), stop=("stop",))
 _LONGEST_TRIAL = "1h"  # time limit of a trial whose end is not in the file
 _ITERATIONS = "training_iteration"  # default unit of progress of each scheduler except MedianStoppingRule
 _REASONS = {
@@ -87,37 +113,44 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     source, paths = _read_call(tree, name)
     for call_field in ((), paths.settings, ("run_config",)):
         source.take(*call_field, CALL)
+    # What is searched, and how.
     searcher, scheduler = (*paths.settings, "search_alg"), (*paths.settings, "scheduler")
     sampler, parallel, space_function = _sampler(source, searcher)
-    space, params, grids = _configuration(source, paths)
-    resources, trainable_field = _trial_resources(source, paths.trainable)
-    function, partial_text = _trainable(source, trainable_field, _registered(tree))
+    parameters, grids = _configuration(source, paths)
+    space = parameters.space
     if grids and len(grids) == len(space) and source.look(*searcher) is None:
         sampler = {"name": "grid"}
-    else:
+    else:  # a job's grid needs choices for all parameters
         for grid_field in grids.values():
             source.note("every value is tried num_samples times there; here values are drawn", *grid_field)
+    objectives = _objectives(source, paths.settings, _other_metric(tree))
+    grid_values = [space[parameter]["choices"] for parameter in grids]
+    trials = _trials(source, (*paths.settings, "num_samples"), grid_values, sampler, space)
+    # What a trial calls.
+    resources, trainable_field = _trial_resources(source, paths.trainable)
+    function, partial_text = _trainable(source, trainable_field, _registered(tree))
+    defined_names = tune_call.module_names(tree)
+    _check_function(source, function, naming.imported(tree), defined_names)
+    module = _module_name(name)
+    if partial_text and _searches_on_import(tree):
+        source.refuse("would start its search when a trial imports it: put that below `if __name__ == '__main__':`")
+    # When it ends.
     pruner = _pruner(source, scheduler)
     stop, budget = _stop_rules(source, scheduler, paths.stop)
-    if not stop and not budget and any(isinstance(node, ast.ClassDef) and node.name == function for node in tree.body):
+    is_class = any(isinstance(node, ast.ClassDef) and node.name == function for node in tree.body)
+    if is_class and not stop and not budget:
         source.note(f"a class without `stop` trains until its step returns done, here for {_LONGEST_TRIAL} at most", CALL)
         budget["timeout"] = _LONGEST_TRIAL
     budget["time"] = source.number(*paths.settings, "time_budget_s")
-    objectives = _objectives(source, paths.settings, _other_metrics(tree))
-    grid_values = [space[parameter]["choices"] for parameter in grids]
-    trials = _trials(source, (*paths.settings, "num_samples"), grid_values, sampler, space)
-    defined_names = tune_call.module_names(tree)
-    _check_function(source, function, naming.imported(tree), defined_names)
     checkpoints = {}
     if _saves_checkpoints(tree):
         source.note(
             "saves checkpoints: with `checkpoints`, a paused, killed or lost trial continues from its newest one", CALL
         )
         checkpoints = {"grace": "30s"}
-    module = _module_name(name)
     job = {
         "kind": "hpo",
-        "params": params,
+        "params": {name: value for name, value in parameters.params.items() if name not in space},
         "space": space or (f"{module}:{space_function}" if space_function in defined_names else {}),
         "objective": None if objectives[1:] else objectives[0],
         "objectives": objectives if objectives[1:] else None,
@@ -132,8 +165,6 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "entrypoint": f"ray:{module}_trainable:trainable" if partial_text else f"ray:{module}:{function or 'FUNCTION'}",
         "checkpoints": checkpoints,
     }
-    if partial_text and _searches_on_import(tree):
-        source.refuse("would start its search when a trial imports it: put that below `if __name__ == '__main__':`")
     file_name = PurePath(name).name
     files = {} if f"{module}.py" == file_name else {f"{module}.py": text}  # a copy that Python can import
     if partial_text:
@@ -151,7 +182,7 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, _Paths]:
     if not calls:
         raise SpecError([Issue(("file",), "has no tune.Tuner(…) and no tune.run(…)", name)])
     reader = tune_call.Reader(tree, name, calls[0], folding.fold(tree))
-    source = Source(Document(reader.data(calls[0], ()), reader.lines, name))
+    source = Source(Document(data=reader.data(calls[0], field=()), lines=reader.lines, source=name))
     for field, value_text in reader.assumed:
         source.note(f"{value_text} is taken, as only running the file would show whether another value is used", *field)
     for field, remark in reader.changed:
@@ -161,23 +192,23 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, _Paths]:
     return source, _TUNER if naming.last(calls[0].func) == "Tuner" else _RUN
 
 
-def _configuration(source: Source, paths: _Paths) -> tuple[dict[str, Any], dict[str, Any], dict[str, Place]]:
-    """Return the parameters to search, the fixed ones, and the paths of those with a grid search, each by name.
+def _configuration(source: Source, paths: _Paths) -> tuple[search.Parameters, dict[str, Place]]:
+    """Return the parameters of the job, and the paths of those with a grid search by name.
 
-    The function of a trainer, such as `TorchTrainer`, gets the `train_loop_config` of the trainer and of the space alone.
+    The function of a trainer, such as `TorchTrainer`, gets the `train_loop_config` of the trainer and of the space alone. A
+    parameter may be fixed in the first and searched in the second; then it is in both parts of the parameters.
     """
-    space: dict[str, Any] = {}
-    params: dict[str, Any] = {}
+    parameters = search.Parameters()
     grids: dict[str, Place] = {}
     space_field = paths.space
     if _is_trainer(source.look(*paths.trainable)):
         space_field = (*paths.space, "train_loop_config")
         trainer_config = (*paths.trainable, "train_loop_config")
         if source.look(*trainer_config) is not None:
-            _parameters(source, trainer_config, (), space, params)
+            _add_parameters(source, trainer_config, parameters, keys=())
     if source.look(*space_field) is not None:
-        grids = _parameters(source, space_field, (), space, params)
-    return space, {name: value for name, value in params.items() if name not in space}, grids
+        grids = _add_parameters(source, space_field, parameters, keys=())
+    return parameters, grids
 
 
 def _check_function(source: Source, function: str, imported: Mapping[str, str], defined_names: Collection[str]) -> None:
@@ -244,7 +275,7 @@ def _saves_checkpoints(tree: ast.Module) -> bool:
 def is_search(text: str) -> bool:
     """Return whether a text is a script that may start a search of Ray Tune, as `starts_search` does."""
     try:
-        tree = _parse(text, "")
+        tree = _parse(text, name="")
         return starts_search(tree, tree.body)
     except SpecError:
         return False
@@ -253,7 +284,7 @@ def is_search(text: str) -> bool:
 def has_search(text: str) -> bool:
     """Return whether a text is Python code with a search of Ray Tune, also in a function that it does not use."""
     try:
-        return any(True for _ in searches(_parse(text, "")))
+        return any(True for _ in searches(_parse(text, name="")))
     except SpecError:
         return False
 
@@ -286,7 +317,8 @@ def _parse(text: str, name: str) -> ast.Module:
     try:
         return ast.parse(text)
     except SyntaxError as error:
-        raise SpecError([Issue(("file",), f"is not Python: {error.msg}", name, error.lineno or 0)]) from None
+        message = f"is not Python: {error.msg}"
+        raise SpecError([Issue(("file",), message, source=name, line=error.lineno or 0)]) from None
     except (ValueError, RecursionError, MemoryError):
         raise SpecError([Issue(("file",), "is not Python: it contains null bytes, or is nested too deeply", name)]) from None
 
@@ -301,21 +333,16 @@ def searches(tree: ast.AST) -> Iterator[ast.Call]:
             yield node
 
 
-def _parameters(
-    source: Source,
-    field: Place,
-    prefix: tuple[str, ...],
-    space: dict[str, Any],
-    params: dict[str, Any],
+def _add_parameters(
+    source: Source, field: Place, parameters: search.Parameters, *, keys: tuple[str, ...]
 ) -> dict[str, Place]:
-    """Add the values of a trial's configuration to `space` or to `params`.
+    """Add the values of a trial's configuration to the parameters of the job.
 
     Args:
         source: The file.
         field: Path of the configuration, or of a dict in it.
-        prefix: Keys of that dict.
-        space: Parameters to search, by name.
-        params: Fixed parameters, by name.
+        parameters: Parameters of the job.
+        keys: Keys of that dict in the configuration; () for the configuration itself.
 
     Returns:
         Paths of the parameters with a grid search, by name.
@@ -325,28 +352,27 @@ def _parameters(
         source.refuse("is not a dict that can be read: write out its keys and values in the file", *field)
         return {}
     for key in source.keys(*field):
-        key_field, path = (*field, key), (*prefix, key)
-        value = source.look(*key_field)
+        value_field, value_keys = (*field, key), (*keys, key)
+        value = source.look(*value_field)
         if isinstance(value, dict) and CALL not in value:
-            grids |= _parameters(source, key_field, path, space, params)
+            grids |= _add_parameters(source, value_field, parameters, keys=value_keys)
             continue
-        name = source.name(".".join(path), *key_field)
-        if tuple(name.split(".")) != path:
+        name = source.name(".".join(value_keys), *value_field)
+        if tuple(name.split(".")) != value_keys:
             source.note(
-                f"the function gets it as {_subscripts(name.split('.'))}, not as {_subscripts(path)}; change that",
-                *key_field,
+                f"the function gets it as {_subscripts(name.split('.'))}, not as {_subscripts(value_keys)}; change that",
+                *value_field,
             )
         if isinstance(value, list) and any(tune_call.is_drawn(element) for element in value):
             source.skip(
-                "values are drawn in a list here; give each a key of its own, or a parameter in job.yaml", *key_field
+                "values are drawn in a list here; give each a key of its own, or a parameter in job.yaml", *value_field
             )
-            continue
-        if not isinstance(value, dict):
-            params[name] = source.take(*key_field)
-        elif (parameter := _domain(source, key_field)) is not None:
-            space[name] = parameter
+        elif not isinstance(value, dict):
+            parameters.params[name] = source.take(*value_field)
+        elif (parameter := _domain(source, value_field)) is not None:
+            parameters.space[name] = parameter
             if value[CALL] == "grid_search":
-                grids[name] = key_field
+                grids[name] = value_field
     return grids
 
 
@@ -371,24 +397,26 @@ def _domain(source: Source, field: Place) -> dict[str, Any] | None:
         )
         source.skip(reason, *field)
         return None
-    is_integer = function.endswith("randint")
     if function.removeprefix("q") not in ("uniform", "loguniform", "randint", "lograndint", "randn"):
         source.skip(f"{_UNREADABLE}; write the parameter into job.yaml", *field)
         return None
     step = source.number(*field, "q") if function.startswith("q") else None
+    # A normal distribution.
     if function.endswith("randn"):
         mean, deviation = source.number(*field, "mean"), source.number(*field, "sd")
         if step is not None:
             source.note(f"becomes a range of {search.SIGMAS} standard deviations on both sides, drawn uniformly", *field)
         return search.normal(mean or 0.0, 1.0 if deviation is None else deviation, step=step)
-    lower, upper = source.number(*field, "lower"), source.number(*field, "upper")
-    if lower is None or upper is None:
+    # A range between two bounds.
+    low, high = source.number(*field, "lower"), source.number(*field, "upper")
+    if low is None or high is None:
         source.refuse("needs two bounds that can be read", *field)
         return None
-    log = "log" in function
+    is_integer, log = function.endswith("randint"), "log" in function
     source.take(*field, "base")  # the base of the logarithm has no effect on the values that are drawn
     excludes_upper = is_integer and (step is None or step == 1)  # in Ray, a larger step includes the upper bound
-    low, high = lower, upper - 1 if excludes_upper else upper
+    if excludes_upper:
+        high -= 1
     if step is not None and log:
         source.note("a logarithmic range has no step here, so it is left out", *field)
     elif step is not None:
@@ -399,32 +427,34 @@ def _domain(source: Source, field: Place) -> dict[str, Any] | None:
     return search.span("int" if is_integer else "float", low, high, log=log, step=step)
 
 
-def _other_metrics(tree: ast.Module) -> tuple[str, str] | None:
-    """Return the metric and the mode that a file has outside of its search; None without one.
+def _other_metric(tree: ast.Module) -> _Metric | None:
+    """Return the metric that a file names outside of its search; None without one.
 
-    They are those by which it takes the best result, as `get_best_trial("loss", "min")` does, or else the best objective
+    It is that by which the file takes the best result, as `get_best_trial("loss", "min")` does, or else the best objective
     among the metrics that it reports.
     """
-    reported: list[Any] = []  # names of metrics, and other keys
+    reported_keys: list[Any] = []  # names of metrics, and values that are not constant, as None
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else naming.last(call.func)
         if name.startswith("get_best_"):
             by_name = naming.arguments_by_name(call, "metric", "mode")
             metric, mode = (getattr(by_name.get(key), "value", None) for key in ("metric", "mode"))
             if isinstance(metric, str) and mode in ("min", "max"):
-                return metric, mode
+                return _Metric(metric, mode)
         elif name == "report":
             by_name = naming.arguments_by_name(call, "metrics")
             metrics = by_name.get("metrics")
             if isinstance(metrics, ast.Dict) and metrics.keys:  # report({"loss": loss})
-                reported += [getattr(key, "value", None) for key in metrics.keys]
+                reported_keys += [getattr(key, "value", None) for key in metrics.keys]
             else:  # report(loss=loss)
-                reported += [name for name in by_name if name != "metrics"]
-    objective = guess.objective({name: 0.0 for name in reported if isinstance(name, str)})
-    return (objective["metric"], objective["direction"][:3]) if objective else None  # "minimize" is "min" in Ray
+                reported_keys += [name for name in by_name if name != "metrics"]
+    objective = guess.objective({key: 0.0 for key in reported_keys if isinstance(key, str)})
+    if objective is None:
+        return None
+    return _Metric(objective["metric"], mode="max" if objective["direction"] == "maximize" else "min")
 
 
-def _objectives(source: Source, settings: Place, other: tuple[str, str] | None) -> list[dict[str, str]]:
+def _objectives(source: Source, settings: Place, other_metric: _Metric | None) -> list[dict[str, str]]:
     """Return the objectives. Metric and mode may be settings of the search, its scheduler or its searcher.
 
     Without a metric, add a note; the objective is then that of other parts of the file, or a placeholder.
@@ -432,20 +462,20 @@ def _objectives(source: Source, settings: Place, other: tuple[str, str] | None) 
     Args:
         source: The file.
         settings: Path of the settings of the search.
-        other: Metric and mode in other parts of the file, or None.
+        other_metric: Metric in other parts of the file, or None.
     """
     searcher = (*settings, "search_alg")
     fields = (settings, (*settings, "scheduler"), searcher, (*searcher, "searcher"))  # the last one in a ConcurrencyLimiter
     metrics = _first_texts(source, [(*field, "metric") for field in fields])
     modes = _first_texts(source, [(*field, "mode") for field in fields]) or ["min"]
-    if not metrics and other is not None:
-        metrics, modes = [other[0]], [other[1]]
+    if not metrics and other_metric is not None:
+        metrics, modes = [other_metric.name], [other_metric.mode]
         remark = f"names no metric: {metrics[0]}, {modes[0]}, is that of other parts of the file; check both"
         source.note(remark, *(settings or (CALL,)))
     elif not metrics:
         source.note("names no metric: write the objective into job.yaml", *(settings or (CALL,)))
         metrics = ["loss"]
-    if len(modes) != len(metrics):
+    if len(modes) != len(metrics):  # one mode for several metrics
         modes = modes[:1] * len(metrics)
     return [
         {"metric": metric, "direction": "maximize" if mode == "max" else "minimize"}
@@ -497,12 +527,12 @@ def _pruner(source: Source, field: Place) -> Any:
         reason = advice if class_name.startswith(("Population", "PB")) else "has no counterpart"
         source.note(f"{class_name}: {reason}; trials run to their end", *field)
         return None
-    name, options = _PRUNERS[class_name]
-    pruner: dict[str, Any] = {"name": name}
-    if name == "successive_halving":
+    counterpart = _PRUNERS[class_name]
+    pruner: dict[str, Any] = {"name": counterpart.name}
+    if counterpart is _ASHA:
         pruner |= {"min_resource": 1, "reduction_factor": 4}  # Ray's defaults
     progress_unit = _progress_unit(source, field)
-    for key, option in options.items():
+    for key, option in counterpart.options.items():
         if key in ("grace_period", "max_t") and progress_unit != _ITERATIONS:
             is_time = progress_unit.startswith("time_") and progress_unit.endswith("_s")  # such as time_total_s
             unit = "seconds" if is_time else progress_unit
@@ -534,7 +564,7 @@ def _stop_rules(source: Source, scheduler: Place, field: Place) -> tuple[list[di
     limits = source.look(*field)
     if isinstance(limits, dict) and CALL not in limits:
         for metric in limits:
-            if isinstance(source.look(*field, metric), bool):
+            if isinstance(limits[metric], bool):
                 source.skip("is not a number: have the trainable return there", *field, metric)
                 continue
             bound = source.number(*field, metric)
@@ -566,8 +596,8 @@ def _is_trainer(value: Any) -> bool:
 def _registered(tree: ast.Module) -> dict[str, str]:
     """Return the trainables that a file registers under a name, as `tune.register_trainable("fit", fit)` does."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2]
-    calls = [call for call in calls if naming.last(call.func) == "register_trainable"]
-    return {str(getattr(call.args[0], "value", "")): ast.unparse(call.args[1]) for call in calls}
+    names_and_trainables = [call.args for call in calls if naming.last(call.func) == "register_trainable"]
+    return {str(getattr(name, "value", "")): ast.unparse(trainable) for name, trainable in names_and_trainables}
 
 
 def _trial_resources(source: Source, field: Place) -> tuple[dict[str, Any], Place]:
@@ -602,24 +632,23 @@ def _trainable(source: Source, field: Place, registered: Mapping[str, str]) -> t
         )
         value = value["train_loop_per_worker"]
     text = value.get("text", "") if isinstance(value, dict) else registered.get(str(value), "")
-    partial_text = ""
+    function, partial_text = text, ""
     if isinstance(value, dict) and value.get(CALL) in tune_call.BINDERS:
-        partial_text = text
-        function = value.get("function")
-        text = function.get("text", "") if isinstance(function, dict) else ""
-        if not partial_text and text.isidentifier():
-            definition = f"def NAME(config): return {text}(config, …)"
+        bound_value, partial_text = value.get("function"), text
+        function = bound_value.get("text", "") if isinstance(bound_value, dict) else ""
+        if not partial_text and function.isidentifier():
+            definition = f"def NAME(config): return {function}(config, …)"
             source.refuse(
                 f"binds values that only running the file would show: write `{definition}` at its top level, and pass NAME",
                 *field,
             )
-    if not text.isidentifier():
-        description = f"{errors.shortened(text, 60)} is" if text else "the trainable is"
+    if not function.isidentifier():
+        description = f"{errors.shortened(function, 60)} is" if function else "the trainable is"
         source.note(
             f"{description} not a function of this file by its name: define one, and name it in the entrypoint", *field
         )
         return "", ""
-    return text, partial_text
+    return function, partial_text
 
 
 def _resources(source: Source, field: Place) -> dict[str, Any]:

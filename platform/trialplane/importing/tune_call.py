@@ -11,7 +11,7 @@ import ast
 import builtins
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trialplane import errors
@@ -25,7 +25,7 @@ _MOST_NODES = 50_000
 _MAX_DEPTH = 50
 _LONGEST_TEXT = 10_000  # characters of a `partial` in the module with the trainable
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_RANDOM = re.compile(r"(?:np\.random|numpy\.random|random)\.(?:randint|uniform|choice)")
+_RANDOM = re.compile(r"(?:np\.random|numpy\.random|random)\.(?:randint|uniform|choice)")  # functions that are called
 _MOST_DRAWN = 100  # choices for a random number, and the largest exponent
 BINDERS = ("partial", "with_parameters")  # functions that bind arguments to a trainable
 SCRIPT = "script"  # name of the imported file in the module with its trainable
@@ -48,11 +48,14 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+_ARGUMENT_BLOCK = -1
+
+
 class _Assignment(NamedTuple):
     """An assignment to a name.
 
     Attributes:
-        block: Number of the block of statements that has it; -1 for an argument of a function.
+        block: Number of the block of statements that has it; `_ARGUMENT_BLOCK` for an argument of a function.
         line: Its line.
         value: Expression of the value.
         target: Node of the name.
@@ -95,6 +98,30 @@ class _Scope:
         return scope
 
 
+class _Assumed(NamedTuple):
+    """A value of the call that is one of two, because only a run would show which of them is used.
+
+    Attributes:
+        field: Its path.
+        text: Its text.
+    """
+
+    field: Place
+    text: str
+
+
+class _Changed(NamedTuple):
+    """A dict or list in the call that other code changes.
+
+    Attributes:
+        field: Its path.
+        remark: Remark for the user.
+    """
+
+    field: Place
+    remark: str
+
+
 class Reader:
     """Reader of a call as data, with the values of names in it.
 
@@ -106,20 +133,20 @@ class Reader:
 
     Attributes:
         lines: 1-based line of each value, by its path.
-        changed: Path of each dict or list in the data that other code changes, and a remark.
-        assumed: Path and text of each value that is one of two, because only a run would show which of them is used.
+        changed: Dicts and lists in the data that other code changes.
+        assumed: Values that are each one of two.
     """
 
     def __init__(self, tree: ast.Module, file_name: str, call: ast.Call, changes: Mapping[str, int]) -> None:
         self.lines: dict[Place, int] = {}
-        self.changed: list[tuple[Place, str]] = []
-        self.assumed: list[tuple[Place, str]] = []
+        self.changed: list[_Changed] = []
+        self.assumed: list[_Assumed] = []
         self._file_name = file_name
         self._changes = changes
         self._count = 0  # of values so far
         self._work = constants.Work()
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        self._flags = dict(flags.defaults(calls))
+        self._flags = dict(flags.defaults(calls))  # `x` of `args.x` → the default
         self._assignments = _assignments(tree)
         self._module_names = module_names(tree)
         self._texts: dict[int, str] = {}  # id of an expression → its text
@@ -133,7 +160,8 @@ class Reader:
             if isinstance(node, ast.FunctionDef) and any(descendant is call for descendant in ast.walk(node)):
                 self._function, self._argument_values = node, naming.argument_values(node, calls)
                 for name, value in self._argument_values.items():
-                    self._assignments.setdefault(name, [_Assignment(-1, node.lineno, value, node)])
+                    argument = _Assignment(block=_ARGUMENT_BLOCK, line=node.lineno, value=value, target=node)
+                    self._assignments.setdefault(name, [argument])
 
     def data(self, node: ast.expr, field: Place, depth: int = 0) -> Any:
         """Return the value of an expression as data. One that only a run would show becomes a mapping with its text.
@@ -150,13 +178,15 @@ class Reader:
         self._count += 1
         if self._count > _MOST_NODES or depth > _MAX_DEPTH:
             reason = f"has more than {_MOST_NODES:,} values, or is nested more than {_MAX_DEPTH} levels deep"
-            raise SpecError([Issue(("file",), reason, self._file_name, node.lineno)])
+            raise SpecError([Issue(("file",), reason, source=self._file_name, line=node.lineno)])
+        # Names and flags.
         if isinstance(node, ast.Name) and (value := self._assigned_value(node)) is not None:
             if node.id in self._changes:
-                self.changed.append((field, f"{node.id} is changed in line {self._changes[node.id]}"))
+                self.changed.append(_Changed(field, f"{node.id} is changed in line {self._changes[node.id]}"))
             return self.data(value, field, depth + 1)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self._flags:  # args.x
             return self.data(self._flags[node.attr], field, depth + 1)
+        # Values in the text.
         if isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float, type(None))):
             return node.value
         if isinstance(node, (ast.List, ast.Tuple)):
@@ -167,19 +197,18 @@ class Reader:
                 return _unknown_value(node)
             pairs = zip(keys, node.values, strict=True)
             return {key: self.data(value, (*field, key), depth + 1) for key, value in pairs}
+        # Expressions that stand for other values.
         if isinstance(node, ast.IfExp):
             is_true = self._truth(node.test, field, depth)
             if is_true is None:  # the value after `else` is used
-                self.assumed.append((field, errors.shortened(ast.unparse(node.orelse), 60)))
+                self.assumed.append(_Assumed(field, errors.shortened(ast.unparse(node.orelse), 60)))
             return self.data(node.body if is_true else node.orelse, field, depth + 1)
         if isinstance(node, ast.Call) and not constants.is_constant_call(node, self._module_names):
             return self._call_data(node, field, depth)
         if isinstance(node, (ast.Name, ast.Attribute)):
             return _unknown_value(node)
+        evaluator = constants.Evaluator(lambda inner: self._constant(inner, field, depth), self._work, self._module_names)
         try:
-            evaluator = constants.Evaluator(
-                lambda inner: self._constant(inner, field, depth), self._work, self._module_names
-            )
             return evaluator.value(node)
         except constants.NotConstant:
             return _unknown_value(node)
@@ -196,16 +225,21 @@ class Reader:
         return value
 
     def _call_data(self, node: ast.Call, field: Place, depth: int) -> Any:
-        """Return a call as a mapping with the function's name and the arguments, and one of `partial` with its text."""
+        """Return a call as a mapping with the function's name and the arguments, and one of `partial` with its text.
+
+        A call of `sample_from` becomes that of the function of Ray that draws the same values, if there is one.
+        """
         function = naming.last(node.func)
         if function in BINDERS and node.args:
             trainable = self.data(node.args[0], (*field, "function"), depth + 1)
             return {CALL: function, "function": trainable, "text": self._bound_text(node)}
-        body = node.args[0].body if node.args and isinstance(node.args[0], ast.Lambda) else None
-        if function == "sample_from" and body and (domain := self._sampled_domain(body, field, depth)):
-            return domain
+        if function == "sample_from" and node.args and isinstance(node.args[0], ast.Lambda):
+            domain = self._sampled_domain(node.args[0].body, field, depth)
+            if domain is not None:
+                return domain
         if any(word.arg is None for word in node.keywords):  # `**unknown`
             return _unknown_value(node)
+        # Arguments without a name here are those of a function that is not known, or too many.
         names = [*_ARGUMENTS.get(function, ()), *(f"argument {index + 1}" for index in range(len(node.args)))]
         arguments = [*zip(names, node.args, strict=False)]
         arguments += [(word.arg, word.value) for word in node.keywords if word.arg]
@@ -217,16 +251,16 @@ class Reader:
         It is in the form of a call of `tune.choice`, `uniform` or `loguniform`. None for any other expression.
         """
         calls = [node for node in ast.walk(body) if isinstance(node, ast.Call)]
-        calls = [call for call in calls if _RANDOM.fullmatch(naming.dotted(call.func))]
-        if len(calls) != 1:
+        random_calls = [call for call in calls if _RANDOM.fullmatch(naming.dotted(call.func))]
+        if len(random_calls) != 1:
             return None
-        call, function = calls[0], naming.dotted(calls[0].func)
-        bounds = [self.data(argument, field, depth + 1) for argument in call.args]
+        call, function = random_calls[0], naming.dotted(random_calls[0].func)
+        call_arguments = [self.data(argument, field, depth + 1) for argument in call.args]
         if call.keywords:  # `high`, or the `size` of an array
             return None
         if function.endswith(".uniform"):
-            return self._continuous_domain(body, call, bounds, field, depth)
-        values = _drawn_values(function, bounds)
+            return self._continuous_domain(body, call, call_arguments, field, depth)
+        values = _drawn_values(function, call_arguments)
         if values is None:
             return None
         categories = []
@@ -268,9 +302,13 @@ class Reader:
 
     def _bound_text(self, node: ast.Call) -> str:
         """Return the text of a call that binds arguments to a function, as one of `partial`; "" if that is not possible."""
-        words = [(word.arg, self._text(word.value)) for word in node.keywords]
-        texts = [*map(self._text, node.args), *(f"{name}={text}" if name else f"**{text}" for name, text in words if text)]
-        return f"partial({', '.join(texts)})" if all(texts) and all(text for _, text in words) else ""
+        texts = [self._text(argument) for argument in node.args]
+        keyword_texts = [self._text(word.value) for word in node.keywords]
+        if not all([*texts, *keyword_texts]):
+            return ""
+        prefixes = [f"{word.arg}=" if word.arg else "**" for word in node.keywords]
+        texts += [prefix + text for prefix, text in zip(prefixes, keyword_texts, strict=True)]
+        return f"partial({', '.join(texts)})"
 
     def _text(self, node: ast.expr, depth: int = 0) -> str:
         """Return the text of an expression for the module with the trainable, which imports the file as `script`.
@@ -288,7 +326,7 @@ class Reader:
         """Return the text of an expression, as `_text` does, without looking it up in the texts so far."""
         texts: dict[str, str] = {}  # name, or dotted name of a flag → text in its place
         scope_texts: dict[tuple[int, str], str] = {}  # id of the scope and name → text; a lambda has a scope of its own
-        length = 0
+        length = 0  # of the texts, with repetitions
         todo: list[ast.AST] = [node]
         while todo:
             part = todo.pop()
@@ -306,7 +344,11 @@ class Reader:
             length += len(text)
             if not text or length > _LONGEST_TEXT:
                 return ""
-        if depth > _MAX_DEPTH or isinstance(node, ast.Starred) or any(_parses_arguments(part) for part in ast.walk(node)):
+        # A trial has another command line, so nothing may parse it there.
+        parses_arguments = any(
+            isinstance(part, ast.Attribute) and part.attr in ("parse_args", "parse_known_args") for part in ast.walk(node)
+        )
+        if depth > _MAX_DEPTH or isinstance(node, ast.Starred) or parses_arguments:
             return ""
         expressions = {name: ast.parse(text, mode="eval").body for name, text in texts.items()}
         text = ast.unparse(_Substitution(expressions).visit(copy.deepcopy(node)))
@@ -315,7 +357,7 @@ class Reader:
     def _name_text(self, name: ast.Name, depth: int) -> str:
         """Return the text in place of a name. "" if it is not clear which value it has."""
         scope = self._scopes[id(name)].owner(name.id)
-        if scope is None:
+        if scope is None:  # the file binds no such name
             return name.id if name.id in dir(builtins) else ""
         is_global = isinstance(scope.node, ast.Module) and name.id in self._module_names
         if is_global and name.id not in self._rebound_names and isinstance(name.ctx, ast.Load):
@@ -333,39 +375,47 @@ class Reader:
         scope = self._scopes[id(name)].owner(name.id)
         if scope is None or isinstance(scope.node, ast.ClassDef):
             return None
-        bindings = scope.bindings[name.id]
-        assignments = [binding for binding in bindings if binding is not None]
-        value = None
-        if scope.node is self._function and bindings == [None]:
-            value = self._argument_values.get(name.id)  # if the name is one of an argument
-        elif len(assignments) < len(bindings):  # other code, such as a loop, binds it
-            value = None
-        elif len(assignments) == 1:
-            value = assignments[0].value
-        elif len({assignment.block for assignment in assignments}) == 1 and scope is self._scopes[id(name)]:
-            earlier = [assignment for assignment in assignments if assignment.line < name.lineno]
-            last = max(earlier, key=lambda assignment: (assignment.line, assignment.target.col_offset), default=None)
-            value = last.value if last else None
+        value = self._bound_value(name, scope)
         if value is None:
             return None
         mutations = self._mutations.get((id(scope), name.id), set())
-        is_dict = isinstance(
-            value, ast.Dict
-        )  # the caller merges changed items into a dict, or reports those in self._changes
+        is_dict = isinstance(value, ast.Dict)  # `folding` writes changed items into a dict, or it is in `self._changes`
         if "attribute" in mutations or ("item" in mutations and not is_dict):
             return None
         # A method may change an object that a call has created.
         is_created_by_call = any(isinstance(descendant, ast.Call) for descendant in ast.walk(value))
         return None if "method" in mutations and is_created_by_call else value
 
+    def _bound_value(self, name: ast.Name, scope: _Scope) -> ast.expr | None:
+        """Return the expression that a scope binds to a name last before it; None if that is not clear.
+
+        See `_local_value`.
+        """
+        bindings = scope.bindings[name.id]
+        if scope.node is self._function and bindings == [None]:
+            return self._argument_values.get(name.id)  # None if the name is not that of an argument
+        assignments = [binding for binding in bindings if binding is not None]
+        if len(assignments) < len(bindings):  # other code, such as a loop, binds it
+            return None
+        if len(assignments) == 1:
+            return assignments[0].value
+        is_in_one_block = len({assignment.block for assignment in assignments}) == 1
+        if not is_in_one_block or scope is not self._scopes[id(name)]:
+            return None
+        earlier = [assignment for assignment in assignments if assignment.line < name.lineno]
+        last = max(earlier, key=lambda assignment: (assignment.line, assignment.target.col_offset), default=None)
+        return last.value if last else None
+
     def _is_flag(self, node: ast.Attribute) -> bool:
         """Return whether an expression is `args.x`, with parsed arguments and a flag that has a default."""
+        if node.attr not in self._flags or not isinstance(node.value, ast.Name):
+            return False
         value: ast.expr | None = node.value
-        for _ in range(_MAX_DEPTH):
+        for _ in range(_MAX_DEPTH):  # args = options; options = parser.parse_args()
             if not isinstance(value, ast.Name):
                 break
             value = self._local_value(value)
-        return node.attr in self._flags and isinstance(node.value, ast.Name) and _is_namespace(value)
+        return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "parse_args"
 
     def _assigned_value(self, name: ast.Name) -> ast.expr | None:
         """Return the expression that is assigned to a name; None if there is none, or if it is not clear which one is used.
@@ -377,8 +427,8 @@ class Reader:
         if len(assignments) == 1:
             return assignments[0].value
         earlier_values = [assignment.value for assignment in assignments if assignment.line < name.lineno]
-        is_one_block = len({assignment.block for assignment in assignments}) == 1
-        return earlier_values[-1] if earlier_values and is_one_block else None
+        is_in_one_block = len({assignment.block for assignment in assignments}) == 1
+        return earlier_values[-1] if earlier_values and is_in_one_block else None
 
     def _truth(self, test: ast.expr, field: Place, depth: int) -> bool | None:
         """Return whether the test of a conditional expression is true; None if only a run would show it."""
@@ -412,54 +462,44 @@ class _Substitution(ast.NodeTransformer):
         return self._expressions.get(naming.dotted(node)) or self.generic_visit(node)
 
 
-def _drawn_values(function: str, bounds: Sequence[Any]) -> Sequence[Any] | None:
+def _drawn_values(function: str, call_arguments: Sequence[Any]) -> Sequence[Any] | None:
     """Return the values among which `choice` or `randint` draws; None if they cannot be read, or are too many.
 
     Args:
         function: Dotted name of the function, such as `np.random.randint`.
-        bounds: Values of its arguments.
+        call_arguments: Values of its arguments.
     """
     if function.endswith(".choice"):
-        return bounds[0] if len(bounds) == 1 and isinstance(bounds[0], list) else None
-    if len(bounds) not in (1, 2) or not all(type(bound) is int for bound in bounds):
+        return call_arguments[0] if len(call_arguments) == 1 and isinstance(call_arguments[0], list) else None
+    if len(call_arguments) not in (1, 2) or not all(type(bound) is int for bound in call_arguments):
         return None
-    low, high = bounds if len(bounds) == 2 else (0, bounds[0])
+    low, high = call_arguments if len(call_arguments) == 2 else (0, call_arguments[0])
     if function.startswith("random."):  # the standard library includes the upper bound, and NumPy does not
         high += 1
     return range(low, high) if low < high <= low + _MOST_DRAWN else None
 
 
-def _parses_arguments(node: ast.AST) -> bool:
-    """Return whether a node is a method that parses the command line, which is another one in a trial."""
-    return isinstance(node, ast.Attribute) and node.attr in ("parse_args", "parse_known_args")
-
-
-def _is_namespace(node: ast.expr | None) -> bool:
-    """Return whether an expression is a call of `parse_args`."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "parse_args"
-
-
 def _scopes(tree: ast.Module) -> dict[int, _Scope]:
     """Return the scope in which each name of a file is used, by the id of the name's node."""
-    values: dict[int, _Assignment] = {}
+    by_target: dict[int, _Assignment] = {}  # id of an assignment's target → the assignment
     for assignments in _assignments(tree).values():
-        values |= {id(assignment.target): assignment for assignment in assignments}
+        by_target |= {id(assignment.target): assignment for assignment in assignments}
     scopes: dict[int, _Scope] = {}
-    todo: list[tuple[ast.AST, _Scope]] = [(tree, _Scope(tree, None))]
+    todo: list[tuple[ast.AST, _Scope]] = [(tree, _Scope(tree, parent=None))]
     while todo:
         node, scope = todo.pop()
         children = [*ast.iter_child_nodes(node)]
         if isinstance(node, ast.Name):
             scopes[id(node)] = scope
             if not isinstance(node.ctx, ast.Load):
-                scope.bind(node.id, values.get(id(node)))
+                scope.bind(node.id, by_target.get(id(node)))
         elif isinstance(node, ast.arg):
             scope.bind(node.arg)
-        elif isinstance(node, ast.alias):
+        elif isinstance(node, ast.alias):  # import numpy.random
             scope.bind((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):  # except … as, case … as, case [*rest]
             scope.bind(node.name)
-        elif isinstance(node, ast.MatchMapping):
+        elif isinstance(node, ast.MatchMapping):  # case {**rest}
             scope.bind(node.rest)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             outer: _Scope | None = scope
@@ -473,9 +513,9 @@ def _scopes(tree: ast.Module) -> dict[int, _Scope]:
                 children.remove(node.args)
                 children += ast.iter_child_nodes(node.args)
             body = set(node.body) if isinstance(node.body, list) else {node.body}
-            inner_scope = _Scope(node, scope)
+            inner_scope = _Scope(node, parent=scope)
+            # Only its body and the names of its arguments are inside; defaults and decorators are evaluated outside.
             todo += [(child, inner_scope) for child in children if child in body or isinstance(child, ast.arg)]
-            # The others are evaluated outside, such as defaults and decorators.
             children = [child for child in children if child not in body and not isinstance(child, ast.arg)]
         todo += [(child, scope) for child in children]
     return scopes
@@ -519,7 +559,15 @@ def _rebound_names(tree: ast.Module) -> set[str]:
 
 def module_names(tree: ast.Module) -> set[str]:
     """Return the names that a file defines at its top level."""
-    return {name for node in tree.body for name in _defined_names(node)}
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
 
 
 def _assignments(tree: ast.Module) -> dict[str, list[_Assignment]]:
@@ -529,8 +577,9 @@ def _assignments(tree: ast.Module) -> dict[str, list[_Assignment]]:
     for number, block in enumerate(blocks):
         for node in block if isinstance(block, list) else ():
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                assignment = _Assignment(number, node.lineno, node.value, node.targets[0])
-                assignments.setdefault(node.targets[0].id, []).append(assignment)
+                target = node.targets[0]
+                assignment = _Assignment(block=number, line=node.lineno, value=node.value, target=target)
+                assignments.setdefault(target.id, []).append(assignment)
     return assignments
 
 
@@ -544,13 +593,3 @@ def is_drawn(value: Any) -> bool:
     if isinstance(value, dict):
         return CALL in value or any(map(is_drawn, value.values()))
     return isinstance(value, list) and any(map(is_drawn, value))
-
-
-def _defined_names(node: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement defines."""
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        yield node.name
-    elif isinstance(node, (ast.Import, ast.ImportFrom)):
-        yield from (alias.asname or alias.name for alias in node.names)
-    elif isinstance(node, ast.Assign):
-        yield from (target.id for target in node.targets if isinstance(target, ast.Name))
