@@ -67,7 +67,7 @@ KINDS = {int: "int", float: "float", bool: "bool"}
 @pytest.mark.parametrize(("name", "default", "expected"), SEARCHED)
 def test_what_is_searched(name: str, default: Any, expected: dict[str, Any]) -> None:
     found = guess.parameter(Option(name, default, KINDS[type(default)]))
-    assert found is not None and found[0] == expected and found[1]
+    assert found is not None and found.fields == expected and found.reason
 
 
 @pytest.mark.parametrize(("name", "default"), LEFT)
@@ -116,7 +116,7 @@ def test_the_length_of_a_rollout_or_of_a_diffusion_is_not_that_of_a_run(
 
 def test_a_learning_rate_without_a_default_is_searched() -> None:
     found = guess.parameter(Option("lr", None, "float"))
-    assert found is not None and found[0] == {"type": "float", "low": 1e-5, "high": 0.1, "log": True}
+    assert found is not None and found.fields == {"type": "float", "low": 1e-5, "high": 0.1, "log": True}
 
 
 def test_the_most_likely_come_first() -> None:
@@ -142,7 +142,7 @@ def test_heads_come_after_sizes_and_a_variant_of_another_parameter_is_told_apart
 
 def test_choices_are_searched_where_they_are_what_is_learnt() -> None:
     found = guess.parameter(Option("act", "relu", choices=("relu", "gelu")))
-    assert found is not None and found[0] == {"type": "categorical", "choices": ["relu", "gelu"]}
+    assert found is not None and found.fields == {"type": "categorical", "choices": ["relu", "gelu"]}
     assert guess.parameter(Option("device", "cpu", choices=("cpu", "cuda"))) is None
     assert guess.parameter(Option("act", "relu", choices=("relu",))) is None
     assert guess.parameter(Option("lr", [0.1], "float", lists="spread")) is None

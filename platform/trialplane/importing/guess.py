@@ -9,8 +9,8 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
 from trialplane.importing import search
 from trialplane.wire.declared import Option
@@ -21,7 +21,7 @@ def _word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # num, GPU, Layers and 2 of `numGPULayers2`
 _ABBREVIATED = re.compile(r"mAP|m?IoU")  # words that `_WORDS` would split at their capital letters
 # Sizes of a model whose names are written as one word, as `nhid`, `netwidth` and `ksize`: a prefix and a known word.
 _SIZE = r"hid|hidden|layers?|levels?|heads?|width|depth|embd?|units|filters|channels|blocks|factors?|neurons"
@@ -88,17 +88,19 @@ _METRIC = re.compile(
     r"((?i:train|training|val|valid|validation|test|testing|eval|evaluation|dev|development)(?:(?:_\d+)?'s )?"
     r"(?:[ _-]|/(?![^\W\d]\w* [^\W\d]))?)?\b([^\W\d][\w@-]*)"  # `valid/loss 2`, but of `train/val loss` only `val loss`
 )
-_QUALIFIER = re.compile(r"(?<![^\W\d])([^\W\d]\w*)[ _-]+$")
+_QUALIFIER = re.compile(r"(?<![^\W\d])([^\W\d]\w*)[ _-]+$")  # the word before a name: `Average ` before `reward`
 _LONGEST_QUALIFIER = 60  # characters before a name that are read, because a line of output may have any length
+# Options that name the metric by which a script chooses its best model, and whether it is minimized.
 _MONITORS = ("monitor", "monitor_metric", "monitored_metric", "metric_for_best_model")
 _MODES = ("mode", "monitor_mode")
-_MONITORED = re.compile(r"(?:(min|max)\w*\s+)?([A-Za-z][\w./@-]*)")
+_MONITORED = re.compile(r"(?:(min|max)\w*\s+)?([A-Za-z][\w./@-]*)")  # val_loss, minimize val/loss
+# The number of steps or epochs of a run, as `_duration_key` writes it: numtrainepochs, maxsteps, niters.
 _DURATION = re.compile(
     r"(?:n|nb|no|num|number|of|max|maximum|total|train|training|boost|boosting)*"
     r"(?:epoch|step|timestep|update|iter|iteration|round|episode|generation|pass|passe|estimator|tree)s?"
 )
-_PLAIN_STEPS = re.compile(r"(?:n|nb|no|num|number|of)*(?:time)?steps?")
-_EPOCHS = re.compile(r"(?:n|nb|no|num|number|of)*epochs?")
+_PLAIN_STEPS = re.compile(r"(?:n|nb|no|num|number|of)*(?:time)?steps?")  # numsteps, and not maxsteps
+_EPOCHS = re.compile(r"(?:n|nb|no|num|number|of)*epochs?")  # nepochs, and not maxepochs
 # Options of reinforcement learning, where epochs are passes over a rollout, and of diffusion, where timesteps are those of
 # one sample.
 _OF_ROLLOUTS = re.compile(
@@ -106,9 +108,10 @@ _OF_ROLLOUTS = re.compile(
 )
 _STEPS_PER_EPOCH = "stepsperepoch"  # with it, epochs are the duration also in reinforcement learning
 _OF_DIFFUSION = re.compile(r"\w*(?:diffusion|ddim|ddpm|noise|unet)\w*|beta(?:1|start|min|0|schedule)")
-_VALIDATION = ("val", "valid", "validation", "eval", "evaluation", "dev", "development")
-_HELD_OUT = (*_VALIDATION, "test", "testing")
-_TRAINING = ("train", "training")
+# Words of the data on which a metric is measured.
+_VALIDATION = _word_set("val valid validation eval evaluation dev development")
+_HELD_OUT = _VALIDATION | {"test", "testing"}
+_TRAINING = _word_set("train training")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,12 +129,24 @@ class Monitored:
     direction: str
 
 
-def _words(name: str) -> list[str]:
+class Guess(NamedTuple):
+    """A parameter that may be worth a search.
+
+    Attributes:
+        fields: Its fields in `space` of a job.
+        reason: Reason for its range, for users; "" if the user gave the range.
+    """
+
+    fields: dict[str, Any]
+    reason: str
+
+
+def _words(name: str) -> set[str]:
     """Return the words of a name in lower case: weight and decay for `--weightDecay`, `weight_decay` and `weight-decay`."""
     name = _ABBREVIATED.sub(lambda match: match[0].lower(), name)
     name = _OF_MODEL.sub("dim", name)
     words = [*_NUMBERED.findall(name.lower()), *(word.lower() for word in _WORDS.findall(name))]
-    return [_whole_word(word) for word in words]
+    return {_whole_word(word) for word in words}
 
 
 def _whole_word(word: str) -> str:
@@ -139,24 +154,17 @@ def _whole_word(word: str) -> str:
     match = _COMPOUND.fullmatch(word)
     if match is None:
         return word
-    # `ksize`, `embsize`, `batchsize` and `bs`
-    return match[1] or match[2] or {"k": "kernel", "e": "embed", "b": "batch"}[word[0]]
+    known_word = match[1] or match[2]  # of `nhid` and `pdrop`; the others are `ksize`, `embsize`, `batchsize` and `bs`
+    return known_word or {"k": "kernel", "e": "embed", "b": "batch"}[word[0]]
 
 
-def space(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return the parameters that may be worth a search, by name, the likeliest first. Each has the reason for its range."""
+def space(options: Sequence[Option]) -> dict[str, Guess]:
+    """Return the parameters that may be worth a search, by name, the likeliest first; of equal ones, those with few words.
 
-    def rank_and_length(option: Option) -> tuple[int, int]:
-        """Return the rank of an option, and the number of words in its name."""
-        words = _words(option.name)
-        return _rank(option, words), len(words)
-
-    # The sort is stable: options with equal keys stay in the script's order.
-    return {
-        option.name: range_and_reason
-        for option in sorted(options, key=rank_and_length)
-        if (range_and_reason := parameter(option)) is not None
-    }
+    Parameters that are equal in both stay in the script's order.
+    """
+    ordered = sorted(options, key=lambda option: (_rank(option), len(_words(option.name))))
+    return {option.name: guess for option in ordered if (guess := parameter(option)) is not None}
 
 
 def without_variants(names: Collection[str]) -> list[str]:
@@ -164,66 +172,71 @@ def without_variants(names: Collection[str]) -> list[str]:
 
     A variant's name has all words of another parameter's name, which is a size or a count, and further ones.
     """
-    words_by_name = {name: set(_words(name)) for name in names}
+    words_by_name = {name: _words(name) for name in names}
     size_words = [words for words in words_by_name.values() if words & (_SIZES | _COUNTS)]
     return [name for name, words in words_by_name.items() if not any(words > of_size for of_size in size_words)]
 
 
-def any_float(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return parameters for the positive floats of a script, in the form of `space`, if that finds no parameter.
+def any_float(options: Sequence[Option]) -> dict[str, Guess]:
+    """Return parameters for the positive floats of a script, by name, for use if `space` returns none.
 
     A float whose name shows that it does not affect what a script learns is left out.
     """
-    parameters: dict[str, tuple[dict[str, Any], str]] = {}
+    guesses: dict[str, Guess] = {}
     for option in options:
-        words, default = set(_words(option.name)), option.default
+        words, default = _words(option.name), option.default
         # A float called `step` is the size of a step, and not a number of steps.
         is_excluded = words & (_NO_SEARCH - {"step"}) or option.choices or option.lists
         is_float = isinstance(default, float) or (option.kind == "float" and type(default) is int)
         if is_float and 0 < default < math.inf and not is_excluded:
-            low, high = _round(default / 10), min(_round(default * 10), 1.0 if default <= 1 else math.inf)
-            parameters[option.name] = search.span("float", low, high, log=True), f"around {default:g}, which has a point"
-    return parameters
+            low, high = _round(default / 10), _round(default * 10)
+            if default <= 1:  # it may be a share
+                high = min(high, 1.0)
+            reason = f"around {default:g}, which has a point"
+            guesses[option.name] = Guess(search.span("float", low, high, log=True), reason)
+    return guesses
 
 
-def _rank(option: Option, words: Collection[str]) -> int:
+def _rank(option: Option) -> int:
     """Return the rank of an option among the parameters to search; 0, for learning rates, is the first.
 
     Then follow regularization, batch sizes, parts and sizes of the model, others, numbers of heads, and switches.
     """
-    word_set = set(words)
-    if _is_rate(word_set) and not word_set & _SCHEDULED:
+    words = _words(option.name)
+    if _is_rate(words) and not words & _SCHEDULED:
         return 0
-    if word_set & _DECAYS or word_set & {"dropout", "drop"}:
+    if words & _DECAYS or words & {"dropout", "drop"}:
         return 1
-    if "batch" in word_set:
+    if "batch" in words:
         return 2
-    if option.choices and word_set & _PARTS:
+    if option.choices and words & _PARTS:
         return 3
     if option.kind == "bool" or option.choices:
         return 6
-    if word_set & {"head", "heads"}:  # their number rarely matters as much as the width that they divide
+    if words & {"head", "heads"}:  # their number rarely matters as much as the width that they divide
         return 5
-    return 3 if word_set & (_SIZES | _COUNTS | _FACTORS | {"momentum", "temperature"}) else 4
+    if words & (_SIZES | _COUNTS | _FACTORS | {"momentum", "temperature"}):
+        return 3
+    return 4
 
 
-def _is_rate(words: Collection[str]) -> bool:
+def _is_rate(words: Set[str]) -> bool:
     """Return whether the words of a name are those of a learning rate."""
-    word_set = set(words)
-    return bool(word_set & {"lr", "lrate", "learningrate", "eta"}) or bool(
-        word_set & {"learning", "learn"} and "rate" in word_set
-    )
+    has_two_words = "rate" in words and bool(words & {"learning", "learn"})
+    return has_two_words or bool(words & {"lr", "lrate", "learningrate", "eta"})
 
 
-def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
-    """Return a parameter for an argument, with the reason for its range. None if the argument is not worth a search."""
-    words = set(_words(option.name))
+def parameter(option: Option) -> Guess | None:
+    """Return a parameter for an argument. None if the argument is not worth a search."""
+    words = _words(option.name)
     # A small number of samples is that of one item; see `_MOST_SAMPLES`.
     if words in ({"samples"}, {"n", "samples"}, {"num", "samples"}) and isinstance(option.default, int):
+        if not 1 < option.default <= _MOST_SAMPLES:
+            return None
         low, high = max(1, option.default // 2), 2 * option.default
-        reason = f"from half of {option.default} to twice that"
-        return (search.span("int", low, high), reason) if 1 < option.default <= _MOST_SAMPLES else None
-    last_words = set(_words(option.name.rpartition(".")[2]))  # without the section: only dropout for `train.dropout`
+        return Guess(search.span("int", low, high), f"from half of {option.default} to twice that")
+    # Arguments that do not affect what the script learns.
+    last_words = _words(option.name.rpartition(".")[2])  # without the section: only dropout for `train.dropout`
     is_unrelated = last_words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)
     is_number_of_features = "features" in last_words and last_words & {"n", "num", "number"}
     size_words = last_words & (_SIZES | _COUNTS)
@@ -233,13 +246,17 @@ def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
     never_searched = {"path", "dir", "file", "seed", "eval", "test", "val", "validation", "log", "logging", "save", "ema"}
     if option.lists or is_unrelated or is_set_by_data or words & never_searched:
         return None
+    # Choices and switches.
     if option.choices:
-        return (search.categorical(list(option.choices)), "its choices") if 2 <= len(option.choices) <= 10 else None
+        has_few_choices = 2 <= len(option.choices) <= 10
+        return Guess(search.categorical(list(option.choices)), "its choices") if has_few_choices else None
     if option.kind == "bool":
-        return (search.categorical([False, True]), "a switch") if words & _SWITCHES else None
+        return Guess(search.categorical([False, True]), "a switch") if words & _SWITCHES else None
+    # Numbers.
     default = option.default
-    if default is None and option.kind == "float" and not option.required and _is_rate(words) and not words & _SCHEDULED:
-        return search.span("float", 1e-5, 1e-1, log=True), "it has no default"
+    is_optional_float = option.kind == "float" and default is None and not option.required
+    if is_optional_float and _is_rate(words) and not words & _SCHEDULED:
+        return Guess(search.span("float", 1e-5, 1e-1, log=True), "it has no default")
     if isinstance(default, bool) or not isinstance(default, (int, float)) or not math.isfinite(default) or default < 0:
         return None
     if option.kind == "int" and isinstance(default, int):
@@ -250,7 +267,7 @@ def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
 def is_searchable(option: Option) -> bool:
     """Return whether the value of an argument could affect what a script learns, by the argument's name and default."""
     is_switch = option.kind == "int" and option.default in (0, 1)  # as in `--is_training 1`
-    return not (option.lists or is_switch or option.default is None or set(_words(option.name)) & _NO_SEARCH)
+    return not (option.lists or is_switch or option.default is None or _words(option.name) & _NO_SEARCH)
 
 
 def duration(searched: Collection[str], options: Sequence[Option]) -> str:
@@ -294,7 +311,8 @@ def with_choices(option: Option, compared: Mapping[str, Sequence[str]]) -> Optio
         compared: Name in the script → the texts to which the script compares it.
     """
     choices = tuple(compared.get(option.name.replace("-", "_"), ()))
-    is_part = option.kind == "str" and not option.choices and not option.lists and bool(set(_words(option.name)) & _PARTS)
+    is_single_text = option.kind == "str" and not option.choices and not option.lists
+    is_part = is_single_text and bool(_words(option.name) & _PARTS)
     return dataclasses.replace(option, choices=choices) if is_part and option.default in choices else option
 
 
@@ -305,7 +323,7 @@ def value(option: Option, files: Sequence[str]) -> Any:
         option: The argument.
         files: Files of the script's folder that could be its data.
     """
-    words = set(_words(option.name))
+    words = _words(option.name)
     # Known words → value for a name with one of them; the first match counts.
     if option.kind == "float":
         by_words: tuple[tuple[frozenset[str], Any], ...] = (
@@ -343,43 +361,46 @@ def value(option: Option, files: Sequence[str]) -> Any:
     return next((guessed for known_words, guessed in by_words if known_words & words), None)
 
 
-def _integer_range(words: Collection[str], default: int) -> tuple[dict[str, Any], str] | None:
-    """Return the range of an integer by the words of its name and its default, and the reason. None if it has none."""
+def _integer_range(words: Set[str], default: int) -> Guess | None:
+    """Return the range of an integer by the words of its name and its default. None if it is not worth a search."""
     if default < 1:
         return None
-    if {"head", "heads"} & set(words) and default % 2 == 0:  # they must divide a width, which is halved and doubled too
-        return search.categorical([default // 2, default, 2 * default]), f"half of {default}, and twice that"
-    has_factors = bool(_FACTORS & set(words)) and bool({"num", "n", "latent", "factors"} & set(words))
-    is_size = has_factors or bool(_SIZES & set(words))
-    if not (is_size or _COUNTS & set(words)):
+    if words & {"head", "heads"} and default % 2 == 0:  # they must divide a width, which is halved and doubled too
+        choices = [default // 2, default, 2 * default]
+        return Guess(search.categorical(choices), f"half of {default}, and twice that")
+    has_factors = bool(words & _FACTORS) and bool(words & {"num", "n", "latent", "factors"})
+    is_size = has_factors or bool(words & _SIZES)
+    if not (is_size or words & _COUNTS):
         return None
     # An even size stays even: the step is half of it.
     step = default // 2 if is_size and default >= 4 and default % 2 == 0 else None
-    return search.span("int", max(1, default // 2), 2 * default, step=step), f"from half of {default} to twice that"
+    fields = search.span("int", max(1, default // 2), 2 * default, step=step)
+    return Guess(fields, f"from half of {default} to twice that")
 
 
-def _float_range(words: Collection[str], default: float) -> tuple[dict[str, Any], str] | None:
-    """Return the range of a float by the words of its name and its default, and the reason. None if it has none."""
-    word_set = set(words)
-    is_factor = bool(word_set & {"gamma", "temperature", "margin"})
-    is_average = "lambda" in word_set and 0.5 <= default <= 1  # a weight of an average, as in TD(λ): at most 1
-    if word_set & _SHARES and not _is_rate(word_set) and "decay" not in word_set:
-        if "momentum" in word_set:
-            return (search.span("float", 0.5, 0.99), f"around {default:g}") if default < 1 else None
-        low = 0.1 if word_set & {"fraction", "subsample"} else 0.0  # a share of data, which must not be empty
-        return search.span("float", low, 0.6 if low <= default <= 0.6 else 1.0), f"a share; {default:g} by default"
-    if not (is_factor or word_set & _LOGARITHMIC):
-        return None
-    is_other_decay = "decay" in word_set and not word_set & _DECAYS and default >= 0.5  # of an average or a schedule
-    if is_other_decay:
+def _float_range(words: Set[str], default: float) -> Guess | None:
+    """Return the range of a float by the words of its name and its default. None if it is not worth a search."""
+    # Shares, which are between 0 and 1.
+    if words & _SHARES and not _is_rate(words) and "decay" not in words:
+        if "momentum" in words:
+            return Guess(search.span("float", 0.5, 0.99), f"around {default:g}") if default < 1 else None
+        low = 0.1 if words & {"fraction", "subsample"} else 0.0  # a share of data, which must not be empty
+        high = 0.6 if low <= default <= 0.6 else 1.0
+        return Guess(search.span("float", low, high), f"a share; {default:g} by default")
+    # Others, most of which have a logarithmic range.
+    is_factor = bool(words & {"gamma", "temperature", "margin"})
+    is_average = "lambda" in words and 0.5 <= default <= 1  # a weight of an average, as in TD(λ): at most 1
+    is_other_decay = "decay" in words and not words & _DECAYS and default >= 0.5  # of an average or a schedule
+    if is_other_decay or not (is_factor or words & _LOGARITHMIC):
         return None
     if default == 0:
-        return search.span("float", 1e-6, 1e-1, log=True), "0 by default, which a logarithmic range cannot include"
+        fields = search.span("float", 1e-6, 1e-1, log=True)
+        return Guess(fields, reason="0 by default, which a logarithmic range cannot include")
     if is_factor or is_average:
         high = 1.0 if 0.5 <= default <= 1 else _round(2 * default)
-        return search.span("float", _round(default / 2), high), f"around {default:g}"
-    low, high = _round(default / 10), _round(default * 10)
-    return search.span("float", low, high, log=True), f"from a tenth of {default:g} to ten times that"
+        return Guess(search.span("float", _round(default / 2), high), f"around {default:g}")
+    fields = search.span("float", _round(default / 10), _round(default * 10), log=True)
+    return Guess(fields, f"from a tenth of {default:g} to ten times that")
 
 
 def _round(value: float) -> float:
@@ -408,33 +429,59 @@ def monitored(options: Sequence[Option]) -> Monitored | None:
     for name, text in texts.items():
         section, dot, last_part = name.rpartition(".")
         match = _MONITORED.fullmatch(text)
-        if last_part in _MONITORS and match:
-            modes = [texts[f"{section}{dot}{key}"] for key in _MODES if f"{section}{dot}{key}" in texts]
-            mode = match[1] or (modes[0] if modes else "")
+        if last_part in _MONITORS and match is not None:
+            metric_mode, metric = match.groups(default="")
+            modes_beside = (texts.get(f"{section}{dot}{key}", "") for key in _MODES)
+            mode = next(filter(None, (metric_mode, *modes_beside)), "")
             known_direction = {"min": "minimize", "max": "maximize"}.get(mode[:3])  # of `min`, `minimize` or `minimum`
-            return Monitored(name, match[2], known_direction or direction(match[2]))
+            return Monitored(option=name, metric=metric, direction=known_direction or direction(metric))
     return None
 
 
-def objective_rank(metric: str) -> tuple[int, int, bool, bool, bool, int]:
-    """Return the rank of a metric as an objective; the highest is the best.
+class ObjectiveRank(NamedTuple):
+    """The rank of a metric as an objective. The greater of two ranks is better, and the first part that differs decides.
 
-    A metric of validation is preferred to one of a test, then one that names no data, then one of training. For the same
-    data, a score is preferred to a loss, then a value of an epoch to one of a step, then an accuracy, then an average, then
-    `loss` to `encoder.loss`. A statistic of rewards on held-out data, such as `eval_min_reward`, comes after a loss: it only
-    shows the scale of a reward model.
+    Attributes:
+        data: 3 for a metric of validation, 2 for one of a test, 1 for one that names no data, 0 for one of training.
+        kind: 2 for a score, 1 for a loss, 0 for a statistic of rewards on held-out data, such as `eval_min_reward`: it only
+            shows the scale of a reward model.
+        is_of_epoch: Whether it is not a value of a step.
+        is_accuracy: Whether it is an accuracy.
+        is_average: Whether it is an average.
+        dots: Number of dots in its name, negated: `loss` is better than `encoder.loss`.
     """
-    words = set(_words(metric))
-    if words & set(_VALIDATION):
-        data_rank = 3
-    elif words & set(_HELD_OUT):
-        data_rank = 2
+
+    data: int
+    kind: int
+    is_of_epoch: bool
+    is_accuracy: bool
+    is_average: bool
+    dots: int
+
+
+def objective_rank(metric: str) -> ObjectiveRank:
+    """Return the rank of a metric as an objective, by its name."""
+    words = _words(metric)
+    if words & _VALIDATION:
+        data = 3
+    elif words & _HELD_OUT:
+        data = 2
     else:
-        data_rank = 0 if words & set(_TRAINING) else 1
-    is_statistic = data_rank > 1 and bool(words & _STATISTICS) and bool(words & _REWARDS)
-    kind_rank = 0 if is_statistic else 2 if words & _SCORES else 1
-    is_accuracy, is_average = bool(words & _ACCURACIES), bool(words & _AVERAGES)
-    return data_rank, kind_rank, "step" not in words, is_accuracy, is_average, -metric.count(".")
+        data = 0 if words & _TRAINING else 1
+    if words & _HELD_OUT and words & _STATISTICS and words & _REWARDS:
+        kind = 0
+    elif words & _SCORES:
+        kind = 2
+    else:
+        kind = 1
+    return ObjectiveRank(
+        data=data,
+        kind=kind,
+        is_of_epoch="step" not in words,
+        is_accuracy=bool(words & _ACCURACIES),
+        is_average=bool(words & _AVERAGES),
+        dots=-metric.count("."),
+    )
 
 
 def possible_objective(metrics: Sequence[str]) -> str:
@@ -442,8 +489,8 @@ def possible_objective(metrics: Sequence[str]) -> str:
 
     It could be an objective although its name is not that of a loss or a score.
     """
-    others = _NO_SEARCH | _LOGARITHMIC | _word_set("time dur duration seconds total eps memory")
-    return next((name for name in reversed(metrics) if not set(_words(name)) & others), "")
+    other_words = _NO_SEARCH | _LOGARITHMIC | _word_set("time dur duration seconds total eps memory")
+    return next((name for name in reversed(metrics) if not _words(name) & other_words), "")
 
 
 def candidates(text: str) -> list[str]:
@@ -467,17 +514,17 @@ def candidates(text: str) -> list[str]:
 
 def names_data(metric: str) -> bool:
     """Return whether a metric names the data on which it is measured, as `train_loss` does."""
-    return bool(set(_words(metric)) & {*_HELD_OUT, *_TRAINING})
+    return bool(_words(metric) & (_HELD_OUT | _TRAINING))
 
 
 def is_held_out(metric: str) -> bool:
     """Return whether a metric is measured on held-out data, by its name."""
-    return bool(set(_words(metric)) & set(_HELD_OUT))
+    return bool(_words(metric) & _HELD_OUT)
 
 
 def is_of_training(metric: str) -> bool:
     """Return whether a metric is measured on training data, by its name."""
-    return bool(set(_words(metric)) & set(_TRAINING))
+    return bool(_words(metric) & _TRAINING)
 
 
 def is_option(metric: str, options: Collection[str]) -> bool:
@@ -485,13 +532,13 @@ def is_option(metric: str, options: Collection[str]) -> bool:
 
     Then all words of the metric's name, without `train`, `val` and the like, are in the name of an option.
     """
-    words = set(_words(metric)) - {*_HELD_OUT, *_TRAINING}
-    return any(words and words <= set(_words(option)) for option in options)
+    words = _words(metric) - (_HELD_OUT | _TRAINING)
+    return any(words and words <= _words(option) for option in options)
 
 
 def is_measure(metric: str) -> bool:
     """Return whether a metric is named as a loss or a score. An environment variable such as `HYDRA_FULL_ERROR` is not."""
-    words = set(_words(metric))
+    words = _words(metric)
     is_variable = "_" in metric and metric.isupper() and not re.fullmatch(r"[A-Z]+_\d+", metric)  # NDCG_10 is NDCG@10
     norms = _NORMS if is_held_out(metric) else set()  # otherwise `l1` is more likely an argument
     # A seed is a setting, even if its name has the word of a score.
@@ -500,4 +547,4 @@ def is_measure(metric: str) -> bool:
 
 def direction(metric: str) -> str:
     """Return `maximize` or `minimize`, by the name of a metric."""
-    return "minimize" if set(_words(metric)) & (_LOSSES | _NORMS) else "maximize"
+    return "minimize" if _words(metric) & (_LOSSES | _NORMS) else "maximize"

@@ -67,7 +67,7 @@ class ScriptJob:
         arguments: Field `arguments` of job.yaml; None for the default.
         command: Command that starts the script; [] if the job can run it as a script.
         params: Parameters of every trial, each with a comment. A value of None must be written by the user.
-        space: Parameters to search, each with the reason for the guess, or "" if the user gave it.
+        space: Parameters to search, by name.
         further_space: Lines of job.yaml, to be written as comments, for further parameters that are likely to be searched.
         further_params: Such lines for the other parameters with their defaults.
         searchable: Names of numbers that could be searched, too, the likeliest first.
@@ -89,7 +89,7 @@ class ScriptJob:
     arguments: Any
     command: list[str]
     params: dict[str, tuple[Any, str]]
-    space: dict[str, tuple[dict[str, Any], str]]
+    space: dict[str, guess.Guess]
     further_space: list[str]
     further_params: list[str]
     searchable: list[str]
@@ -166,7 +166,7 @@ def build(
     open_options = [option for option in options if option.name not in parsed_script.fixed]
     likely = guess.space(open_options) or guess.any_float(open_options)
     if requested_space:
-        space = {name: (parameter, "") for name, parameter in requested_space.items()}
+        space = {name: guess.Guess(fields, reason="") for name, fields in requested_space.items()}
     else:
         space = {name: likely[name] for name in guess.without_variants(likely)[:_MOST_SEARCHED]}
     in_command = {name for _, name in arguments.placeholders(parsed_script.command)}
@@ -219,15 +219,15 @@ def _without_list(default: Any) -> Any:
     return default[0] if isinstance(default, (list, tuple)) and len(default) == 1 else default
 
 
-def _further_space(options: Sequence[Option], likely: Mapping[str, tuple[dict[str, Any], str]]) -> list[str]:
+def _further_space(options: Sequence[Option], likely: Mapping[str, guess.Guess]) -> list[str]:
     """Return the lines of job.yaml for options that are likely to be searched, but are not.
 
     Args:
         options: Options that are not searched.
-        likely: Parameter of each option that is likely to be searched, and the reason for the guess, by name.
+        likely: Parameter of each option that is likely to be searched, by name.
     """
     return [
-        _field_line(option.name, likely[option.name][0], f"guessed: {likely[option.name][1]}")
+        _field_line(option.name, likely[option.name].fields, f"guessed: {likely[option.name].reason}")
         for option in options
         if option.name in likely and not option.required
     ]
@@ -530,7 +530,7 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
         result: Result of the smoke run; None without one.
     """
     lines = [f"# {comment}" for comment in job.comments]
-    if any(reason for _, reason in job.space.values()):
+    if any(parameter.reason for parameter in job.space.values()):
         lines.append("# Check the fields that are marked as guessed.")
     lines += ["kind: hpo", _field_line("command", job.command) if job.command else _field_line("script", job.script)]
     if job.arguments is not None:
@@ -550,8 +550,8 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
     if job.space:
         lines += ["", "space: # what is searched"]
         lines += [
-            f"  {_field_line(name, parameter, f'guessed: {reason}' if reason else '')}"
-            for name, (parameter, reason) in job.space.items()
+            f"  {_field_line(name, parameter.fields, f'guessed: {parameter.reason}' if parameter.reason else '')}"
+            for name, parameter in job.space.items()
         ]
         if job.further_space:
             lines.append("  # Others that could be searched; drop one from params if you do:")
@@ -656,7 +656,7 @@ def _enqueue_lines(job: ScriptJob) -> list[str]:
 def first_trial(job: ScriptJob) -> dict[str, Any]:
     """Return the values of the first trial: the script's defaults of the searched parameters that are in their ranges."""
     defaults = {name: job.defaults[name] for name in job.space if name in job.defaults}
-    return {name: value for name, value in defaults.items() if _contains(job.space[name][0], value)}
+    return {name: value for name, value in defaults.items() if _contains(job.space[name].fields, value)}
 
 
 def _contains(parameter: dict[str, Any], value: Any) -> bool:

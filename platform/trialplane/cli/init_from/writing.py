@@ -353,7 +353,7 @@ def _has_required(declared: Declared) -> bool:
 
 def _has_searchable_numbers(options: Sequence[Option]) -> bool:
     """Return whether some options that may be worth a search have a range, and not only choices."""
-    return any("choices" not in parameter for parameter, _ in guess.space(options).values())
+    return any("choices" not in parameter.fields for parameter in guess.space(options).values())
 
 
 def _run_smoke(
