@@ -371,6 +371,29 @@ def test_an_option_that_a_variable_fills_is_searched_if_the_user_names_it(platfo
     assert set(search.parameters) == {"lr"} and search.enqueue == ({"lr": 0.1},)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("conf/a.json", '{"net": {"width": 3}}'),
+        ("settings.ini", "[net]\nwidth = 3\n"),
+        ("params.toml", "[net]\nwidth = 3\n"),
+    ],
+)
+def test_the_command_that_searches_a_name_in_a_settings_file_is_told(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    parser = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--config')\n"
+    parser += "parser.add_argument('--lr', type=float, default=0.1)\n"
+    write(written, {"fit.py": f"{parser}print(parser.parse_args(), 'loss=1')\n", name: text, "data/a.json": '{"width": 1}'})
+    monkeypatch.chdir(written)
+    words = ("--space", "width=2..4", "--objective", "loss:min")
+    refused = platform("init", "--from", "python fit.py", *words)
+    command = f"platform init --from 'python fit.py --config {name}' --space net.{' '.join(words[1:])}"
+    assert refused.exit_code == 2 and f"`{command}`; nothing was changed" in refused.stderr, refused.output
+    result = platform(*shlex.split(command)[1:])
+    assert result.exit_code == 0 and set(job_in(".").search.parameters) == {"net.width"}, result.output
+
+
 def test_the_loss_of_other_data_than_its_line_names_is_its_own(platform, written: Path) -> None:
     text = "lr = 0.1\nprint('| End of training | test loss  4.75 | test ppl   115.5')\n"
     result = platform("init", "--from", str(write(written, {"fit.py": text}) / "fit.py"))

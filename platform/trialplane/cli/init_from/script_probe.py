@@ -19,7 +19,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.cli import importing, output
-from trialplane.cli.init_from import bounded
+from trialplane.cli.init_from import bounded, settings_file
 from trialplane.errors import InputError, ParameterNotFound, SpecError
 from trialplane.importing import guess, launcher, script, script_folder
 from trialplane.importing.script import Script, Style
@@ -924,7 +924,7 @@ def refuse_unknown(
     words, folder = ((), ".") if parsed_script.call is None else (parsed_script.call.arguments, parsed_script.call.folder)
     in_files = {name: file_and_key for name in unknown_names if (file_and_key := _key_in_files(name, copy.folder, words))}
     names_with_hints = _names_with_hints(unknown_names, known_names, in_files, declared.left_out)
-    remedy = _file_remedy(in_files, declared, folder) or _remedy_with_longer_names(typed, unknown_names, known_names)
+    remedy = _file_remedy(in_files, declared, folder, typed) or _remedy_with_longer_names(typed, unknown_names, known_names)
     has_similar = any(errors.nearest(name, known_names).endswith("?") for name in unknown_names)
     if not remedy and not has_similar and (started_remedy := launcher.started_remedy(started_commands())):
         remedy = f"; for an option that it does not set, {started_remedy}"
@@ -1014,7 +1014,8 @@ def _key_in_files(name: str, folder: Path, words: Collection[str]) -> tuple[str,
         words: Words of the command.
     """
     candidates: list[tuple[bool, bool, str, str]] = []  # the least is the best: False is less than True
-    for file in sorted(folder.rglob("*.y*ml"))[:_MOST_SETTINGS_FILES]:
+    files = (file for file in sorted(folder.rglob("*.*")) if settings_file.is_configuration(file, folder))
+    for file in itertools.islice(files, _MOST_SETTINGS_FILES):
         for option in script.settings_options(file.read_text(encoding="utf-8", errors="replace"), file.name):
             if option.name.rpartition(".")[2] == name:
                 has_section = any(part in words for part in option.name.split("."))
@@ -1023,13 +1024,14 @@ def _key_in_files(name: str, folder: Path, words: Collection[str]) -> tuple[str,
     return min(candidates)[2:] if candidates else None
 
 
-def _file_remedy(in_files: Mapping[str, tuple[str, str]], declared: Declared, folder: str) -> str:
+def _file_remedy(in_files: Mapping[str, tuple[str, str]], declared: Declared, folder: str, typed: str) -> str:
     """Return the clause that says how names in a settings file are searched; "" without any.
 
     Args:
         in_files: File and full key of each name.
         declared: Arguments of the script, some of which may name such a file, or take pairs of name and value.
         folder: Folder in which the script is started.
+        typed: The user's command.
     """
     if not in_files:
         return ""
@@ -1038,10 +1040,26 @@ def _file_remedy(in_files: Mapping[str, tuple[str, str]], declared: Declared, fo
     pairs_flag = next((option.flag for option in declared.options if _TAKES_PAIRS.fullmatch(option.name)), "")
     typed_file = f"{file_flag} {os.path.relpath(file, folder)}".strip()
     remedy = f"; to search a value of {file}, write `{typed_file}` in the command, and `--space {key}=LOW..HIGH`"
+    if file_flag and typed:
+        keys = {name: key for name, (other_file, key) in in_files.items() if other_file == file}
+        remedy += f": `{_with_file(typed, typed_file, keys)}`"
     if pairs_flag:
         pair = f"{pairs_flag} {name}:{{{name}=VALUE}}"
         remedy += f"; or, if {pairs_flag} takes pairs of a name and a value, `{pair}` in the command"
     return remedy
+
+
+def _with_file(typed: str, typed_file: str, keys: Mapping[str, str]) -> str:
+    """Return the user's command with further arguments that name a settings file, and keys of the file for names."""
+    words = shlex.split(typed)
+    for index, (option, word) in enumerate(itertools.pairwise(words), 1):
+        name, sign, range_text = word.partition("=")
+        if option == "--space" and name in keys:
+            words[index] = f"{keys[name]}{sign}{range_text}"
+        elif option == "--from":
+            is_script = " " not in word
+            words[index] = f"{f'python {word}' if is_script else word} {typed_file}"
+    return shlex.join(words)
 
 
 def not_asked(declared: Declared) -> str:

@@ -158,6 +158,13 @@ def _may_have_settings(file: Path) -> bool:
     return script_folder.exists(file) and file.is_file() and file.stat().st_size <= _MOST_BYTES and ".env" not in file.name
 
 
+def is_configuration(file: Path, folder: Path) -> bool:
+    """Return whether a small file of a project may have settings besides code, by its path in the folder of the project."""
+    is_config = file.suffix in (".yaml", ".yml") or any(map(_CONFIG_FOLDER.search, file.relative_to(folder).parts))
+    is_data = file.name.endswith(settings.SUFFIXES) and file.suffix not in (".py", *settings.SHELLS)
+    return is_config and is_data and file.is_file() and file.stat().st_size <= _MOST_BYTES
+
+
 def named_in_script(file: Path, folder: Path, requested: Collection[str]) -> tuple[str, list[Option]]:
     """Return the settings file that a script or its modules name or import, with a parameter that the user wants to search.
 
