@@ -266,6 +266,7 @@ def test_a_fixed_parameter_that_does_not_reach_the_program_is_refused(tmp_path: 
         ("capture: none\n", (), ("stdout", "mlflow")),
         ("capture: mlflow\n", ("mlflow",), ("stdout", "mlflow")),
         ("capture: [wandb, hf]\n", ("wandb", "hf"), ("mlflow",)),
+        ("capture: tensorboard\n", ("tensorboard",), ("mlflow",)),
         ("capture: tensorboard\nmetrics: stdout\n", ("tensorboard",), ("stdout",)),
     ],
 )
@@ -276,6 +277,7 @@ def test_what_is_captured_is_not_guessed_from_the_output(job: Path, text: str, c
     assert kinds.read(made.model_dump_json()) == made
     program = made.roles()[0].program
     assert program is not None and tuple(one.source for one in program.metrics) == read
+    assert bool(program.late_metrics) == ("tensorboard" not in text), "by default, event files are read at the end"
     jsonschema.validate(document.read(job / "job.yaml").data, schema.json_schema())
 
 

@@ -66,6 +66,7 @@ class Program:
         file: Settings file in which parameters replace values; "" for none.
         cwd: "code", a copy of the job's folder for each trial, or "workdir", an empty folder.
         metrics: Sources of the program's metrics.
+        late_metrics: Sources that are read when the program has ended, if the others lack a metric that the job names.
         names: Metrics that the job names, which are matched in any spelling.
         sample: Example parameters for checking the script's arguments before the first trial; None if they are defined in
             the job's code.
@@ -80,6 +81,7 @@ class Program:
     file: str = ""
     cwd: str = "code"
     metrics: tuple[MetricSource, ...] = ()
+    late_metrics: tuple[MetricSource, ...] = ()
     names: tuple[str, ...] = ()
     sample: Mapping[str, Any] | None = None
     packages: bool = False

@@ -24,12 +24,13 @@ class Trial:
         script: str = "",
         code: Path | None = None,
         stop: tuple[StopRule, ...] = (),
+        late: tuple[MetricSource, ...] = (),
     ) -> None:
         self.log = root / "attempt-1.log"
         self.folder = root / "work"
         self.folder.mkdir(parents=True)
         self.log.write_text("from an earlier process: loss=99\n")
-        program = Program(script=script, metrics=sources, names=names)
+        program = Program(script=script, metrics=sources, late_metrics=late, names=names)
         self.reader = Reader(program, self.log, self.folder, 0.0, code, stop)
         self._now = 0.0
 

@@ -65,11 +65,27 @@ def test_event_files_that_have_the_metric_are_named_with_what_reads_them(tmp_pat
     trial.read(ended=True)
     said = trial.reader.missing_message(("acc",), {})
     assert said.startswith("no acc in its output; runs/a/events.out.tfevents.")
-    assert said.endswith(" has acc (0.75): write `metrics: tensorboard`; no metrics were found; see `platform docs scripts`")
+    advice = "write `metrics: tensorboard`, or submit with `--set metrics=tensorboard`"
+    assert said.endswith(f" has acc (0.75): {advice}; no metrics were found; see `platform docs scripts`")
     with_its_words = trial.reader.missing_message(("accuracy",), {})
-    assert " has acc (0.75): write `metrics: tensorboard` and name acc; no metrics" in with_its_words
+    assert f" has acc (0.75): {advice}, and name acc; no metrics" in with_its_words
     only_one_exactly = trial.reader.missing_message(("loss", "accuracy"), {})
-    assert " has loss (0.5), acc (0.75): write `metrics: tensorboard` and name acc; no metrics" in only_one_exactly
+    assert f" has loss (0.5), acc (0.75): {advice}, and name acc; no metrics" in only_one_exactly
+
+
+def test_event_files_that_are_read_late_are_named_if_there_are_any(tmp_path: Path) -> None:
+    trial = Trial(tmp_path / "without", STDOUT, late=(MetricSource("tensorboard"),))
+    trial.read(ended=True)
+    assert trial.reader.missing_message(("acc",), {}).startswith("no acc in its output; no metrics")
+    trial = Trial(tmp_path / "with", STDOUT, late=(MetricSource("tensorboard"),))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        writer = tensorboardX.SummaryWriter(str(trial.folder / "runs"))
+    writer.add_scalar("loss", 0.5, 1)
+    writer.close()
+    trial.read(ended=True)
+    said = trial.reader.missing_message(("acc",), {})
+    assert said.startswith("no acc in its output or its TensorBoard files; found were loss (0.5): name one of these")
 
 
 def test_files_of_wandb_are_named_with_what_captures_its_calls(tmp_path: Path) -> None:
@@ -82,31 +98,25 @@ def test_files_of_wandb_are_named_with_what_captures_its_calls(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "advice"),
+    ("name", "text", "found", "path", "end"),
     [
-        ("out/m.csv", "step,acc\n1,0.5\n", 'out/m.csv has acc (0.5): write `metrics: {from: file, path: "out/m.csv"}`'),
-        ("m.json", '{\n  "Acc": 0.5\n}', 'm.json has acc (0.5): write `metrics: {from: file, path: "m.json"}`'),
-        (
-            "2026-01-02/7/m.jsonl",
-            '{"step": 1, "f1": 0.5}\n',
-            '2026-01-02/7/m.jsonl has f1 (0.5): write `metrics: {from: file, path: "**/m.jsonl"}` and name one of these',
-        ),
-        (
-            "run/7/test/acc.csv",
-            "1,0.5\n",
-            'run/7/test/acc.csv has acc (0.5): write `metrics: {from: file, path: "**/test/acc.csv"}`',
-        ),
+        ("out/m.csv", "step,acc\n1,0.5\n", "acc", "out/m.csv", ""),
+        ("m.json", '{\n  "Acc": 0.5\n}', "acc", "m.json", ""),
+        ("2026-01-02/7/m.jsonl", '{"step": 1, "f1": 0.5}\n', "f1", "**/m.jsonl", ", and name one of these"),
+        ("run/7/test/acc.csv", "1,0.5\n", "acc", "**/test/acc.csv", ""),
     ],
 )
-def test_files_with_metrics_are_named_with_what_reads_them(tmp_path: Path, name: str, text: str, advice: str) -> None:
+def test_files_with_metrics_are_named_with_what_reads_them(
+    tmp_path: Path, name: str, text: str, found: str, path: str, end: str
+) -> None:
     trial = Trial(tmp_path, STDOUT)
     (trial.folder / name).parent.mkdir(parents=True, exist_ok=True)
     (trial.folder / name).write_text(text)
     trial.read(ended=True)
-    assert (
-        trial.reader.missing_message(("acc",), {})
-        == f"no acc in its output; {advice}; no metrics were found; see `platform docs scripts`"
-    )
+    declaration = f'{{from: file, path: "{path}"}}'
+    advice = f"{name} has {found} (0.5): write `metrics: {declaration}`, or submit with `--set 'metrics={declaration}'`{end}"
+    said = trial.reader.missing_message(("acc",), {})
+    assert said == f"no acc in its output; {advice}; no metrics were found; see `platform docs scripts`"
 
 
 def test_links_that_lead_nowhere_do_not_end_the_search(tmp_path: Path) -> None:

@@ -269,6 +269,34 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert made[-1][1] == pytest.approx({"eval/loss": 0.05, "acc": 0.2})
 
 
+@pytest.mark.parametrize(
+    ("names", "printed", "metrics"),
+    [
+        (("test_acc",), "loss=1\n", [{"loss": 1.0}, {"acc/test": 0.5}, {"acc/test": 0.25}]),
+        (("ACC/test", "loss"), "loss=1\n", [{"loss": 1.0}, {"ACC/test": 0.5}, {"ACC/test": 0.25}]),
+        (("test_acc",), "test_acc=1\n", [{"test_acc": 1.0}]),
+        (("test_acc",), "testing_acc=1\n", [{"test_acc": 1.0}]),
+        (("test_acc",), "acc_test=1\n", [{"acc_test": 1.0}]),
+        (("acc",), "train_acc=1\n", [{"train_acc": 1.0}, {"acc": 1.0}]),
+    ],
+)
+def test_event_files_are_read_late_for_what_nothing_else_has(
+    tmp_path: Path, names: tuple[str, ...], printed: str, metrics: list[dict[str, float]]
+) -> None:
+    trial = Trial(tmp_path, STDOUT, names=names, late=(MetricSource("tensorboard"),))
+    trial.prints(printed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        writer = tensorboardX.SummaryWriter(str(trial.folder / "runs"))
+    writer.add_scalar("acc/test", 0.5, 1)
+    writer.add_scalar("acc/test", 0.25, 2)
+    writer.close()
+    made = [*trial.read(), *trial.read(ended=True)]
+    assert [values for _, values in made] == metrics
+    is_late = len(metrics) == 3
+    assert any("--set metrics=tensorboard" in remark for remark in trial.reader.remarks) == is_late
+
+
 def test_tensorboard_by_torch(tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter  # torch takes seconds
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 STYLES = (*arguments.FOR_ALL, "none")
 _DEFAULT_SOURCES = ("stdout", "mlflow")  # default sources of metrics
+_LATE_SOURCES = (program.MetricSource("tensorboard"),)  # those of `Program.late_metrics`, by default
 _SOURCES_WITH_PATH = ("file", "tensorboard")
 
 
@@ -297,6 +298,7 @@ def from_job(job: Ranked) -> Program | None:
         file=job_arguments.file,
         cwd=job.cwd or "code",
         metrics=_metric_sources(job),
+        late_metrics=_LATE_SOURCES if job.metrics is None and "tensorboard" not in (job.capture or ()) else (),
         names=tuple(dict.fromkeys([*job.required_metrics, *watched_metrics])),
         sample=None if search.function else {**job.params, **search.start_point()},
         packages=bool(job.packages),

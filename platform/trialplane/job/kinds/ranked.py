@@ -60,7 +60,8 @@ class Ranked(Base):
     )
     metrics: program.MetricSources | None = Field(
         default=None,
-        description="Sources of the metrics of the script or command. Default: its output and its MLflow calls.",
+        description="Sources of the metrics of the script or command. Default: its output and its MLflow calls, and at the "
+        "end TensorBoard files for a metric that these lack.",
     )
     system_metrics: values.SamplingInterval = Field(
         default=None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -69,12 +70,13 @@ def advice(
         shown_values = list((missing_values or values).items())[:_MAX_NAMES]
         shown = ", ".join(f"{name} ({value:g})" for name, value in shown_values)
         declaration = source.source if source.source != "file" else f'{{from: file, path: "{source.path}"}}'
-        message = f"{path} has {shown}: write `metrics: {declaration}`"
+        option = f"--set {shlex.quote(f'metrics={declaration}')}"
+        message = f"{path} has {shown}: write `metrics: {declaration}`, or submit with `{option}`,"
         if not missing_values:
             message += " and name one of these"
         elif other_names := [name for name in missing_values if name not in names]:
             message += f" and name {', '.join(other_names)}"
-        (missing_advice if missing_values else other_advice).setdefault(declaration, message)
+        (missing_advice if missing_values else other_advice).setdefault(declaration, message.rstrip(","))
     return list((missing_advice or other_advice).values())[:_MAX_FILES]
 
 

@@ -20,7 +20,7 @@ from trialplane.wire.records import StopRule
 from trialplane.worker import stopping
 from trialplane.worker.metrics import elsewhere
 from trialplane.worker.metrics.burst import Burst
-from trialplane.worker.metrics.names import TRAINING_SETS, LineMetrics
+from trialplane.worker.metrics.names import TRAINING_SETS, LineMetrics, same_words
 from trialplane.worker.metrics.steps import Report
 from trialplane.worker.metrics.tails import Source, Tail
 
@@ -94,9 +94,10 @@ class Reader:
         self._start_time = start_time
         self._held_reports: collections.deque[_HeldReport] = collections.deque()
         self._held_until: dict[str, float] = {}  # metric → time until which its first reports are held
-        self._sources = [
-            Source(declaration=source, requested=program.names, arguments=program.sample or ()) for source in program.metrics
-        ]
+        self._sources, self._late_sources = (
+            [Source(declaration=source, requested=program.names, arguments=program.sample or ()) for source in sources]
+            for sources in (program.metrics, program.late_metrics)
+        )
         file_sources = [source for source in self._sources if source.declaration.source != "mlflow"]
         # A metric can have several sources if the job declares several, or is a script, which may report it itself.
         self._hold = HOLD if program.script or len(file_sources) > 1 else 0.0
@@ -123,7 +124,7 @@ class Reader:
             self._next_look = now + max(LOOK_INTERVAL, (time.monotonic() - began) / _SEARCH_SHARE)
         burst = Burst[Source](self._names, lambda report: bool(stopping.met_rule(self._stop, *report)))
         deadline = time.monotonic() + (END if ended else LIVE)
-        for tail in list(self._tails):
+        for tail in self._tails_to_read(ended):
             is_log = tail.source.pattern is None
             size = printed_bytes if is_log else None
             for report in self._tail_reports(tail, now, deadline, ended=ended, size=size):
@@ -134,6 +135,29 @@ class Reader:
         due = self._take_due_reports(now, ended)
         self._last_step = max([self._last_step, *(report.step for report in due)])
         return [*due, *self._take_training_values()] if ended else due
+
+    def _tails_to_read(self, ended: bool) -> Iterator[Tail]:
+        """Yield the reader of each file; at the end also those of late sources, if the others lack a metric of the job."""
+        yield from list(self._tails)
+        missing = [name for name in self._names if name not in self._reported and not self._has(name)] if ended else []
+        if not missing or not self._late_sources:
+            return
+        earlier_sources, earlier_tails = self._sources, list(self._tails)
+        self._sources = [*self._sources, *self._late_sources]
+        self._find_files()
+        late_tails = [tail for tail in self._tails if tail not in earlier_tails]
+        yield from late_tails
+        self._sources = [*earlier_sources, *dict.fromkeys(tail.source for tail in late_tails)]
+        if late_names := [name for name in missing if self._has(name)]:
+            reads = ", ".join(source.declaration.source for source in self._late_sources)
+            self.remarks.append(
+                f"{', '.join(late_names)}: read from {reads} files at the end; write `metrics: {reads}`, or submit with "
+                f"`--set metrics={reads}`, to read it while the trial runs"
+            )
+
+    def _has(self, name: str) -> bool:
+        """Return whether a metric that the job names has a value, also by another name or of training data."""
+        return bool(name in self.newest or same_words(name, self.newest) or self._training_value(name) is not None)
 
     def _tail_reports(self, tail: Tail, now: float, deadline: float, *, ended: bool, size: int | None) -> Iterator[Report]:
         """Yield the reports that the new part of a file completes. A file with an error is not read again.
@@ -181,19 +205,23 @@ class Reader:
         `Train Epoch: 3 Loss: 0.5` is `train_loss`. If the job names `loss` and the program has printed no other loss, its
         newest finite `train_loss` counts. Call this only at the end of the program, as a loss of held-out data may follow.
         """
-        values: dict[str, float] = {}
-        by_lower_name = {name.lower(): value for name, value in self.finite.items()}
-        requested = {name.lower() for name in self._names}
-        for name in self._names:
-            if name not in self.newest and name not in self._reported:
-                # If the job names `train_loss` as well, it is a metric of its own, and not the `loss`.
-                training_names = {f"{data_set}_{name}".lower() for data_set in TRAINING_SETS} - requested
-                training_values = [value for key, value in by_lower_name.items() if key in training_names]
-                if training_values:
-                    values[name] = training_values[-1]
+        values = {
+            name: value
+            for name in self._names
+            if name not in self.newest and name not in self._reported and (value := self._training_value(name)) is not None
+        }
         self.newest.update(values)
         self.finite.update(values)
         return [Report(self._last_step, values)] if values else []
+
+    def _training_value(self, name: str) -> float | None:
+        """Return the newest finite value of a metric of the job on training data; None without one.
+
+        If the job names `train_loss` as well, it is a metric of its own, and not the `loss`.
+        """
+        names = {f"{data_set}_{name}".lower() for data_set in TRAINING_SETS} - {name.lower() for name in self._names}
+        values = [value for key, value in self.finite.items() if key.lower() in names]
+        return values[-1] if values else None
 
     def _hold_reports(self, burst: Burst[Source], now: float) -> None:
         """Hold each new report until `HOLD` seconds after the first appearance of each of its metrics.
