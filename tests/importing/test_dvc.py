@@ -49,7 +49,7 @@ def read(text: str, files: Mapping[str, str] | None = None, command: str = "", *
 
     parsed_command = dvc.find_command(command) if command else None
     assert bool(command) == (parsed_command is not None)
-    return dvc.read(textwrap.dedent(text), "dvc.yaml", dvc.Files(read_text, exists), parsed_command, **options)
+    return dvc.read(textwrap.dedent(text), "dvc.yaml", dvc.Files(read_text, exists), command=parsed_command, **options)
 
 
 def shell(parsed: Script) -> str:

@@ -45,3 +45,10 @@ def test_words_of_a_shell_script_are_searched_on_request(text: str) -> None:
         "opt": "adam",
     }
     assert "x" not in {option.default for option in launcher.read(text, "run.sh").options}
+
+
+@pytest.mark.parametrize("command", ["python train.py -q", "python train.py -q | tee log"])
+def test_parameters_that_a_command_lacks_are_appended_in_the_order_of_their_positions(command: str) -> None:
+    script = launcher.parse_command_line(command, call=launcher.find_call(command))
+    with_parameters = launcher.with_positions(script, {2: Option("depth"), 0: Option("quiet"), 1: Option("lr")})
+    assert "python train.py {quiet} {lr} {depth}" in " ".join(with_parameters.command)

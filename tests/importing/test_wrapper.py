@@ -137,7 +137,7 @@ def test_the_python_commands_are_those_to_type_where_the_shell_script_is_called(
 def test_the_python_commands_are_whole_with_separators_in_quotation_marks_and_in_subshells(
     text: str, commands: list[str]
 ) -> None:
-    assert wrapper.python_commands(text, Call("run.sh", ".", "", (), 0)) == commands
+    assert wrapper.python_commands(text, Call("run.sh")) == commands
 
 
 def test_further_arguments_of_a_command_line_in_a_subshell_go_to_its_script() -> None:

@@ -21,14 +21,14 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.errors import Issue, SpecError
-from trialplane.importing import guess, hydra, launcher
+from trialplane.importing import guess, hydra, launcher, search
 from trialplane.importing.script import Call, Script, Style, settings_options
 from trialplane.job import arguments, credentials, document, settings, values
 from trialplane.job.numeric import is_number
 from trialplane.wire.declared import Option
 
 FILE, PARAMS = "dvc.yaml", "params.yaml"
-_INTERPOLATION = re.compile(r"(?<!\\)\$\{(.*?)\}")
+_INTERPOLATION = re.compile(r"(?<!\\)\$\{(.*?)\}")  # ${train.lr}, and not \${HOME}
 _INDEX = re.compile(r"\[(.*?)\]")  # layers[0]
 # Names of stages that are likely to print a metric, if none of them declares one.
 _TRAINS = re.compile(r"train(?!_?test)|fit|eval|(?<!train_)(?<!train)test|valid|score|metric|tune", re.IGNORECASE)
@@ -55,9 +55,10 @@ _LONG = (
     *("no-commit", "no-run-cache", "force-downstream", "queue", "run-all", "reset", "quiet", "verbose"),
     *("set-param=", "name=", "jobs=", "rev=", "copy-paths="),
 )
-_OWN = {"repro": ("m", "metrics")}  # short and long option of one command; the other command has these:
-_MESSAGE = ("m:", "message=")
-_SET_VALUE = re.compile(r"(?:(?P<file>[^=]+\.\w+):)?(?P<name>[^=:]+)=(?P<value>.*)", re.DOTALL)
+# The short and the long option that only `repro` has, and those that only `exp run` has.
+_OF_REPRO = ("m", "metrics")
+_OF_EXPERIMENT = ("m:", "message=")
+_SET_VALUE = re.compile(r"(?:(?P<file>[^=]+\.\w+):)?(?P<name>[^=:]+)=(?P<value>.*)", re.DOTALL)  # p.yaml:train.lr=0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,27 +140,22 @@ def find_command(text: str) -> Command | None:
     return None if call is None else _command(call)
 
 
-def _call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
-    """Return the call of DVC in one simple command, with `repro` or `exp` and its arguments; None for another command.
-
-    Args:
-        words: Words of the command, each with its end in the command line.
-        folder: Folder in which it is started.
-    """
-    texts = [word for word, _ in words]
-    for index, word in enumerate(texts):
-        for verb in _RUNS if PurePath(word).name == "dvc" else ():
-            rest = texts[index + 1 :]
-            if tuple(rest[: len(verb)]) == verb:
-                variables = launcher.leading_variables(texts)
-                return Call(FILE, folder, "", (verb[0], *rest[len(verb) :]), words[-1][1], variables)
+def _call(words: Sequence[str]) -> Call | None:
+    """Return the call of DVC in the words of a simple command, with `repro` or `exp` and its arguments; None without one."""
+    for index, word in enumerate(words):
+        if PurePath(word).name != "dvc":
+            continue
+        words_behind = tuple(words[index + 1 :])
+        for verb in _RUNS:
+            if words_behind[: len(verb)] == verb:
+                return Call(FILE, arguments=(verb[0], *words_behind[len(verb) :]))
     return None
 
 
 def _command(call: Call) -> Command:
     """Return the command of DVC that a call stands for, see `find_command`."""
     verb, *words = call.arguments
-    short, long = _OWN.get(verb, _MESSAGE)
+    short, long = _OF_REPRO if verb == "repro" else _OF_EXPERIMENT
     try:
         if "--" in words:
             raise getopt.GetoptError("option -- not recognized")
@@ -168,51 +164,59 @@ def _command(call: Call) -> Command:
         reason = errors.shortened(error.msg, 80)
         message = f"{reason}, so it is not read: name the stages to run, as in `dvc repro STAGE`"
         raise SpecError([Issue((f"dvc {verb}",), message)]) from error
-    is_alone = not {"-s", "--single-item"}.isdisjoint(flag for flag, _ in pairs)
-    settings = [value for flag, value in pairs if flag in ("-S", "--set-param")]
+    # The pipeline and its stages.
     file, names = FILE, []
     for target in targets:  # train, models/dvc.yaml, models/dvc.yaml:train
-        path, _, name = target.rpartition(":") if ":" in target else ("", "", target)
+        path, _, name = target.rpartition(":")
         if PurePath(name).name == FILE:
             path, name = name, ""
         file = path or file
         names += [name] if name else []
-    set_values, space, files = _set_values(settings)
-    files = {name: os.path.relpath(path, PurePath(file).parent) for name, path in files.items()}
-    return Command(_join(call.folder, file), tuple(names), is_alone, set_values, space, call.variables, files)
+    # The values of parameters.
+    settings = [value for flag, value in pairs if flag in ("-S", "--set-param")]
+    parameters, files = _set_parameters(settings)
+    return Command(
+        file=_join(call.folder, file),
+        targets=tuple(names),
+        is_alone=not {"-s", "--single-item"}.isdisjoint(flag for flag, _ in pairs),
+        values=parameters.params,
+        space=parameters.space,
+        variables=call.variables,
+        files={name: os.path.relpath(path, PurePath(file).parent) for name, path in files.items()},
+    )
 
 
-def _set_values(pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, str]]:
-    """Return the values and the parameters to search of `-S train.lr=0.1 -S 'p.yaml:depth=2,4'`, and the files, by name.
+def _set_parameters(settings: Sequence[str]) -> tuple[search.Parameters, dict[str, str]]:
+    """Return the parameters that options of a command set, and the files of those that are not in `params.yaml`, by name.
+
+    Args:
+        settings: Values of the options: `train.lr=0.1` for a fixed parameter, `p.yaml:depth=2,4` for one to search.
 
     Raises:
-        SpecError: One of them cannot be read, or two files have the same name.
+        SpecError: One of them cannot be read, or two of them set the same name in different files.
     """
     files: dict[str, str] = {}
-    set_values: dict[str, Any] = {}
-    space: dict[str, dict[str, Any]] = {}
-    for pair in pairs:
-        match = _SET_VALUE.fullmatch(pair)
+    parameters = search.Parameters()
+    for setting in settings:
+        match = _SET_VALUE.fullmatch(setting)
         try:
             parameter = hydra.parse_value(match["value"], includes_end=False) if match is not None else None
         except hydra.NOT_UNDERSTOOD:
             parameter = None
         if match is None or parameter is None:
-            message = f"{errors.shortened(pair, 60)!r} is not understood: write -S train.lr=0.1, or -S 'train.lr=0.1,0.01'"
+            shown_setting = repr(errors.shortened(setting, 60))
+            message = f"{shown_setting} is not understood: write -S train.lr=0.1, or -S 'train.lr=0.1,0.01'"
             raise SpecError([Issue(("-S",), message)])
         name = match["name"].lstrip("+")
         file = match["file"] or PARAMS
         if files.setdefault(name, file) != file:
             message = f"is set in {files[name]} and {file}, and a job has one parameter of this name: set one of them"
             raise SpecError([Issue(("-S", name), message)])
-        if "type" in parameter:
-            space[name] = parameter
-        else:
-            set_values[name] = parameter["value"]
-    return set_values, space, {name: file for name, file in files.items() if file != PARAMS}
+        parameters.add(name, parameter)
+    return parameters, {name: file for name, file in files.items() if file != PARAMS}
 
 
-def read(text: str, name: str, files: Files, command: Command | None = None, requested: Collection[str] = ()) -> Script:
+def read(text: str, name: str, files: Files, *, command: Command | None = None, requested: Collection[str] = ()) -> Script:
     """Return the command of a pipeline, and its parameters.
 
     Without targets, the command runs the last stage with metrics, or else the last one that trains or evaluates by its name,
@@ -243,16 +247,17 @@ class _Pipeline:
 
     def __init__(self, text: str, name: str, files: Files, command: Command) -> None:
         if len(text) > _MOST_CHARACTERS:
-            raise SpecError([Issue(("file",), f"has more than {_MOST_CHARACTERS:,} characters", name)])
+            raise SpecError([Issue(("file",), f"has more than {_MOST_CHARACTERS:,} characters", source=name)])
         self._source = document.parse(text, name)
         self._text, self._files, self._command = text, files, command
         self._issues: list[Issue] = []
-        self._interpolations = 0  # that were read so far
+        self._interpolations = 0  # number of those that were read so far
         self._notes: list[str] = []
         self._data: dict[str, dict[str, Any]] = {}  # of each file of parameters that was read
         self._path_names: set[str] = set()  # parameters that are parts of paths
         self._secrets: dict[str, str] = {}  # those of the files of parameters, by the variable that stands for each one
         self._literal_names: set[str] = set()  # parameters whose values are in a command, where no trial can replace them
+        # The stages.
         data = self._source.data if isinstance(self._source.data, dict) else {}
         fields_by_stage = data.get("stages")
         if not isinstance(fields_by_stage, dict) or not fields_by_stage:
@@ -265,19 +270,22 @@ class _Pipeline:
         self._stages = {
             name: self._stage(name, fields, shared_values) for name, fields in dict(fields_by_stage or {}).items()
         }
-        metrics = self._paths(data.get("metrics"), ".", shared_values, number="*")
+        metrics = self._paths(data.get("metrics"), ".", shared_values, number_text="*")
         self._raise()
+        # What they read and write.
         self._writers: dict[str, str] = {}  # path → stage that writes it
         for stage in self._stages.values():
             self._writers |= dict.fromkeys(stage.outs, stage.name)
         self._metrics: dict[str, list[str]] = {}  # stage → metrics that it writes, and that are not among its fields
         for path in metrics:
-            writer = next((self._writers[above] for above in (path, *_parents(path)) if above in self._writers), "")
+            paths = (path, *_parents(path))  # a stage may write a folder above it
+            writer = next((self._writers[written_path] for written_path in paths if written_path in self._writers), "")
             self._metrics.setdefault(writer, []).append(path)
         self._before = _stages_before(self._stages.values())
 
     def script(self, requested: Collection[str]) -> Script:
         """Return the content of the pipeline for the command of the user; see `read`."""
+        # The stages to run.
         targets = self._targets()
         self._raise()
         names = targets if self._command.is_alone else self._ordered(targets)
@@ -285,16 +293,14 @@ class _Pipeline:
         stages = [self._stages[name] for name in names if not self._stages[name].is_frozen]
         self._check(stages)
         self._raise()
+        # Their command, and the file of parameters that trials rewrite.
         sections = self._sections(stages)
         text, in_command = self._command_text(stages)
         self._raise()
         options_by_file = {file: self._options(file, names) for file, names in sections.items()}
-        wanted = {file: [name for name in requested if self._command.files.get(name, file) == file] for file in sections}
-        config = max(options_by_file, key=lambda file: _worth(options_by_file[file], wanted[file]), default="")
-        for file, file_options in options_by_file.items():
-            if file != config and guess.space(file_options):
-                self._notes.append(f"{file} stays as it is: trials rewrite one file, which is {config}")
-        set_values, variables = self._command.values, self._command.variables
+        config = self._rewritten_file(options_by_file, requested)
+        # The parameters.
+        set_values = self._command.values
         in_file = {
             option.name: option
             for option in options_by_file.get(config, ())
@@ -308,12 +314,12 @@ class _Pipeline:
         self._note_stages(stages, names)
         text, secrets = credentials.extract(text, self._secrets)
         own_secrets = {variable: value for variable, value in secrets.items() if variable not in self._secrets}
-        assignments = [f"{name}={arguments.escaped(value)}" for name, value in variables.items()]
+        assignments = [f"{name}={arguments.escaped(value)}" for name, value in self._command.variables.items()]
         paths = [config, *(stage.folder for stage in stages), *(path for stage in stages for path in stage.deps)]
         return Script(
             Style.COMMAND,
             tuple(options.values()),
-            config,
+            config=config,
             command=(*(("env", *assignments) if assignments else ()), "bash", "-c", text),
             paths=tuple(dict.fromkeys(path for path in paths if path.startswith(os.pardir))),
             notes=(*launcher.secret_notes(self._text, own_secrets), *map(_secret_note, self._secrets), *self._notes),
@@ -322,11 +328,35 @@ class _Pipeline:
             fixed=tuple(set_values),
         )
 
+    def _rewritten_file(self, options_by_file: Mapping[str, Sequence[Option]], requested: Collection[str]) -> str:
+        """Return the file of parameters that trials rewrite; "" without one. Add a remark on others worth a search.
+
+        It is the one with the most requested parameters, or of several the one with the most that are worth a search.
+
+        Args:
+            options_by_file: Options of each file of parameters.
+            requested: Names of the parameters that the user wants to search.
+        """
+
+        def counts(file: str) -> tuple[int, int]:
+            """Return the numbers of requested parameters in a file and of those that are worth a search."""
+            options = options_by_file[file]
+            names = [name for name in requested if self._command.files.get(name, file) == file]
+            requested_count = sum(
+                option.name == name or option.name.endswith(f".{name}") for option in options for name in names
+            )
+            return requested_count, len(guess.space(options))
+
+        rewritten_file = max(options_by_file, key=counts, default="")
+        for file, options in options_by_file.items():
+            if file != rewritten_file and guess.space(options):
+                self._notes.append(f"{file} stays as it is: trials rewrite one file, which is {rewritten_file}")
+        return rewritten_file
+
     def _refuse(self, message: str, *field_path: str | int) -> None:
         """Add an issue of a field."""
-        lines = self._source.lines
-        line = next((lines[field_path[:size]] for size in range(len(field_path), 0, -1) if field_path[:size] in lines), 0)
-        self._issues.append(Issue(field_path, message, self._source.source, line))
+        line = self._source.nearest_line(field_path)
+        self._issues.append(Issue(field_path, message, source=self._source.source, line=line))
 
     def _hint(self, name: str, candidates: Iterable[str]) -> str:
         """Return the hint for an unknown name; "" if so many were unknown that the issue is not shown."""
@@ -411,49 +441,51 @@ class _Pipeline:
         stage_values = (*shared_values, *self._variables(fields.get("vars"), folder, *field_path, "vars"))
         paths = {key: self._paths(fields.get(key), folder, stage_values) for key in ("deps", "outs", "metrics", "plots")}
         return _Stage(
-            name,
-            tuple(text.strip() for text in commands if text.strip()),
-            folder,
-            paths["deps"],
-            (*paths["outs"], *paths["metrics"], *paths["plots"]),
-            self._paths(fields.get("metrics"), folder, stage_values, number="*"),
-            _listed(fields.get("params"), folder),
-            stage_values,
-            template,
-            fields.get("frozen") is True,
+            name=name,
+            commands=tuple(text.strip() for text in commands if text.strip()),
+            folder=folder,
+            deps=paths["deps"],
+            outs=(*paths["outs"], *paths["metrics"], *paths["plots"]),
+            metrics=self._paths(fields.get("metrics"), folder, stage_values, number_text="*"),
+            params=_listed_names(fields.get("params"), folder),
+            values=stage_values,
+            template=template,
+            is_frozen=fields.get("frozen") is True,
         )
 
-    def _paths(self, items: Any, folder: str, available: Sequence[Mapping[str, Any]], number: str = "") -> tuple[str, ...]:
+    def _paths(
+        self, items: Any, folder: str, values_for_names: Sequence[Mapping[str, Any]], *, number_text: str = ""
+    ) -> tuple[str, ...]:
         """Return the paths in a list of a stage, which has a path, or a mapping of one to its options.
 
         Args:
             items: The list.
             folder: Folder to which they are relative.
-            available: Values for interpolations.
-            number: Text in place of interpolated numbers; "" for their values.
+            values_for_names: Values for interpolations; those of the last mapping count.
+            number_text: Text in place of interpolated numbers, such as `*`; "" for their values.
         """
         items = items if isinstance(items, (list, dict)) else []
-        texts = [str(text) for item in items for text in (item if isinstance(item, dict) else [item])]
         paths = []
-        for text in texts:
-            path = self._filled(text, available, number)
-            if "${" in path:  # of a stage that stands for several: the folder above all of its files
-                path = path[: path.index("${")].rpartition("/")[0]
-            if path:
-                paths.append(path if "://" in path else _join(folder, path))
+        for item in items:
+            for text in item if isinstance(item, dict) else [item]:  # metrics.json, or {metrics.json: {cache: false}}
+                path = self._filled(str(text), values_for_names, number_text=number_text)
+                if "${" in path:  # of a stage that stands for several: the folder above all of its files
+                    path = path[: path.index("${")].rpartition("/")[0]
+                if path:
+                    paths.append(path if "://" in path else _join(folder, path))
         return tuple(path for path in paths if path != "." and "\0" not in path)
 
-    def _filled(self, text: str, available: Sequence[Mapping[str, Any]], number: str = "") -> str:
+    def _filled(self, text: str, values_for_names: Sequence[Mapping[str, Any]], *, number_text: str = "") -> str:
         """Return a path with the values of its interpolations; those without a value stay. See `_paths`."""
 
         def value_of(match: re.Match[str]) -> str:
             """Return the text of a value."""
             name = self._name(match)
-            value = _find(available, name)
+            value = _find(values_for_names, name)
             if value is _MISSING or isinstance(value, (dict, list)) or len(str(value)) > _LONGEST_VALUE:
                 return match[0]
             self._path_names.add(name)
-            return number if number and is_number(value) else _text(value)
+            return number_text if number_text and is_number(value) else _text(value)
 
         return _INTERPOLATION.sub(value_of, text).replace(r"\${", "${")
 
@@ -514,13 +546,12 @@ class _Pipeline:
         folders_above = {parent for path in written for parent in _parents(path)}
         for stage in stages:
             if stage.template:
-                remedy = (
-                    f"write {stage.name} out as one stage, with the values of `{stage.template}` in {PARAMS}, and search "
+                message = (
+                    f"stands for several stages, and a trial runs one: write {stage.name} out as one stage, with the values "
+                    f"of `{stage.template}` in {PARAMS}, and search those with --space; or name another stage, as in "
+                    f"`platform init --from 'dvc repro STAGE'`"
                 )
-                remedy += "those with --space; or name another stage, as in `platform init --from 'dvc repro STAGE'`"
-                self._refuse(
-                    f"stands for several stages, and a trial runs one: {remedy}", "stages", stage.name, stage.template
-                )
+                self._refuse(message, "stages", stage.name, stage.template)
                 continue
             for path in stage.deps:
                 is_written = path in folders_above or not written.isdisjoint([path, *_parents(path)])
@@ -530,9 +561,9 @@ class _Pipeline:
                     self._refuse(f"{path} does not exist; {remedy}", "stages", stage.name, "deps")
 
     def _sections(self, stages: Sequence[_Stage]) -> dict[str, list[str]]:
-        """Return the names of values, or of mappings of values, that stages list or interpolate, by file; "" for all.
+        """Return the names of values, or of mappings of values, that stages list or interpolate, by file.
 
-        If there are none, these are all values of `params.yaml`.
+        The name "" stands for all values of a file. If there are no names, these are all values of `params.yaml`.
         """
         sections: dict[str, list[str]] = {}
         for stage in stages:
@@ -580,10 +611,14 @@ class _Pipeline:
         for stage in stages:
             for raw_command in stage.commands:
                 text = self._with_placeholders(stage, raw_command, options)
-                if _NEEDS_SUBSHELL.search(raw_command) and not (is_single and stage.folder == "."):
-                    needs_lines = bool(set("#\n") & set(raw_command)) or "<<" in raw_command
-                    # The space is there because `((` would begin an arithmetic expression.
-                    text = f"(\n{text}\n)" if needs_lines else f"( {text})" if text.startswith("(") else f"({text})"
+                is_alone = is_single and stage.folder == "."
+                if _NEEDS_SUBSHELL.search(raw_command) and not is_alone:
+                    if set("#\n") & set(raw_command) or "<<" in raw_command:  # a comment would hide the parenthesis
+                        text = f"(\n{text}\n)"
+                    elif text.startswith("("):  # `((` would begin an arithmetic expression
+                        text = f"( {text})"
+                    else:
+                        text = f"({text})"
                 if stage.folder != ".":
                     text = f"(cd {arguments.escaped(shlex.quote(stage.folder))} && {text})"
                 pieces.append(text)
@@ -606,17 +641,14 @@ class _Pipeline:
             options: Options of placeholders, to which those of this command are added.
         """
         pieces, copied, length = [], 0, 0  # pieces of the text, which stand for `command` up to the index `copied`
-        quote = ""  # that is open there
+        quote = ""  # quotation mark that is open there
         for match in _INTERPOLATION.finditer(command):
             name = self._name(match)
             value = _find(stage.values, name)
             if value is _MISSING or isinstance(value, list):
-                reason = "has no value" if value is _MISSING else "is a list, which a command cannot have"
-                names = (key for layer in stage.values for key, _ in _flat(layer)) if value is _MISSING else ()
-                hint = self._hint(name, names) or f"write it into {PARAMS}"
-                remedy = f"{hint}; for a variable of the shell write \\{errors.shortened(match[0], 60)}"
-                self._refuse(f"{errors.shortened(match[0], 60)} {reason}; {remedy}", "stages", stage.name, "cmd")
+                self._refuse_interpolation(stage, match[0], name, value)
                 continue
+            # A mapping stands for a flag with each of its values.
             leaves = _flat(value, f"{name}.") if isinstance(value, dict) else [(name, value)]
             words = []
             start, end = match.span()
@@ -634,6 +666,15 @@ class _Pipeline:
                 break  # `_command_text` refuses it
         return "".join([*pieces, _literal(command[copied:])])
 
+    def _refuse_interpolation(self, stage: _Stage, interpolation: str, name: str, value: Any) -> None:
+        """Add an issue of an interpolation in a stage's command, whose value is a list or `_MISSING`."""
+        text, hint = errors.shortened(interpolation, 60), ""
+        if value is _MISSING:
+            hint = self._hint(name, (key for layer in stage.values for key, _ in _flat(layer)))
+        reason = "has no value" if value is _MISSING else "is a list, which a command cannot have"
+        remedy = f"{hint or f'write it into {PARAMS}'}; for a variable of the shell write \\{text}"
+        self._refuse(f"{text} {reason}; {remedy}", "stages", stage.name, "cmd")
+
     def _placeholder(self, name: str, value: Any, options: dict[str, Option]) -> str:
         """Return the placeholder for a number or a text, and add its option; of another value, or a path, its own text."""
         is_text = isinstance(value, str) and name not in self._path_names
@@ -641,12 +682,12 @@ class _Pipeline:
         if not (is_number(value) or is_text) or is_item or values.parameter_name(name, ()) != name:
             self._literal_names.add(name)
             return _literal(_text(value))
-        options.setdefault(name, Option(name, value, type(value).__name__))
+        options.setdefault(name, Option(name, default=value, kind=type(value).__name__))
         return f"{{{name}}}"
 
     def _check_names(
         self,
-        options: Collection[str],
+        option_names: Collection[str],
         in_command: Collection[str],
         options_by_file: Mapping[str, Sequence[Option]],
         config: str,
@@ -654,12 +695,12 @@ class _Pipeline:
         """Check that there are options, and those that the user's command sets, or names with a file.
 
         Args:
-            options: Names of the options.
+            option_names: Names of the options.
             in_command: Names of those that are placeholders in the command.
             options_by_file: Options of each file of parameters.
             config: The file that trials rewrite.
         """
-        if not options:
+        if not option_names:
             remedy = (
                 "list the parameters that a stage reads, as in `params: [train.lr]`, or write ${train.lr} into its `cmd`"
             )
@@ -667,19 +708,22 @@ class _Pipeline:
             return
         for name in {**self._command.values, **self._command.files}:
             file = self._command.files.get(name, PARAMS)
-            files = [path for path, listed in options_by_file.items() if any(option.name == name for option in listed)]
-            holders = [path for path, data in self._data.items() if _look(data, name) is not _MISSING]
+            # Files in which stages list the parameter, and files that have it at all.
+            listing_files = [
+                path for path, options in options_by_file.items() if name in [option.name for option in options]
+            ]
+            holding_files = [path for path, data in self._data.items() if _look(data, name) is not _MISSING]
             value = _look(self._data.get(file), name)
-            is_interpolated = name in {*in_command, *self._literal_names, *self._path_names}
-            is_interpolated = is_interpolated and self._command.values.get(name, value) == value  # it was replaced
-            if (file in files and file == config) or (is_interpolated and holders == [file]):
+            has_effect = self._command.values.get(name, value) == value  # it is in the data now, or a parameter to search
+            is_interpolated = has_effect and name in {*in_command, *self._literal_names, *self._path_names}
+            if (file in listing_files and file == config) or (is_interpolated and holding_files == [file]):
                 continue
-            if file in files or (is_interpolated and file in holders):
+            if file in listing_files or (is_interpolated and file in holding_files):
                 reason = (
                     f"trials rewrite one file of parameters, which is {config}: write the value into {file}, and drop -S"
                 )
             else:
-                hint = f"write -S {files[0]}:{name}" if files else errors.nearest(name, options)
+                hint = f"write -S {listing_files[0]}:{name}" if listing_files else errors.nearest(name, option_names)
                 reason = f"no stage of the job has this parameter; {hint}".rstrip("; ")
             self._issues.append(Issue(("-S", name), reason))
 
@@ -691,10 +735,16 @@ class _Pipeline:
         return tuple(self._metrics.get("", ()))
 
     def _note_stages(self, stages: Sequence[_Stage], names: Collection[str]) -> None:
-        """Add remarks on the stages that trials run, and those that they do not run."""
-        run = [stage.name for stage in stages]
+        """Add remarks on the stages that trials run, and those that they do not run.
+
+        Args:
+            stages: Stages that trials run.
+            names: Names of these and of the frozen stages on which they depend.
+        """
         others = [name for name in self._stages if name not in names]
-        remark = f"trials run {', '.join(run)}" + (f", and not {', '.join(others)}" if others else "")
+        remark = f"trials run {', '.join(stage.name for stage in stages)}"
+        if others:
+            remark += f", and not {', '.join(others)}"
         self._notes.append(errors.shortened(remark, 400))
         if frozen := [name for name in names if self._stages[name].is_frozen]:
             self._notes.append(f"{', '.join(frozen)}: frozen, so trials take the outputs as they are")
@@ -742,7 +792,7 @@ def _look(data: Any, name: str) -> Any:
             return data[name]  # of a Python file
         if isinstance(data, dict) and key in data:
             data = data[key]
-        elif isinstance(data, list) and key.isdecimal() and len(key) < 9 and int(key) < len(data):
+        elif isinstance(data, list) and key.isdecimal() and len(key) < 9 and int(key) < len(data):  # layers.0
             data = data[int(key)]
         else:
             return _MISSING
@@ -806,7 +856,7 @@ def _flag(name: str, value: Any, text: str) -> str:
     return f"--{name} {_literal(shlex.quote(value)) if is_quoted else text}"
 
 
-def _listed(items: Any, folder: str) -> dict[str, list[str]]:
+def _listed_names(items: Any, folder: str) -> dict[str, list[str]]:
     """Return the names of a stage's `params` by file; none for all values of the file.
 
     Args:
@@ -815,9 +865,12 @@ def _listed(items: Any, folder: str) -> dict[str, list[str]]:
     """
     names_by_file: dict[str, list[str]] = {}
     for item in items if isinstance(items, list) else [items]:
-        for file, names in item.items() if isinstance(item, dict) else [(PARAMS, [item])] if item is not None else ():
-            listed = map(str, names) if isinstance(names, list) else ()
-            names_by_file.setdefault(_join(folder, str(file)), []).extend(listed)
+        if item is None:
+            continue
+        for file, names in item.items() if isinstance(item, dict) else [(PARAMS, [item])]:
+            file_names = names_by_file.setdefault(_join(folder, str(file)), [])
+            if isinstance(names, list):
+                file_names += map(str, names)
     return names_by_file
 
 
@@ -840,9 +893,3 @@ def _stages_before(stages: Iterable[_Stage]) -> dict[str, list[str]]:
         # A template is refused, and the folders of its files may seem to be in a cycle.
         before[stage.name] = [] if stage.template else [name for name in names if name != stage.name]
     return before
-
-
-def _worth(options: Sequence[Option], requested: Collection[str]) -> tuple[int, int]:
-    """Return a key by which the file with the parameters to search is greater than others."""
-    count = sum(option.name == name or option.name.endswith(f".{name}") for option in options for name in requested)
-    return count, len(guess.space(options))

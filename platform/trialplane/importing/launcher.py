@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -83,6 +83,46 @@ _PAPERMILL_PARAMETERS = frozenset(
 _NUMBER_TYPES = ("float", "int")  # types of an MLproject that are also kinds of an option
 
 
+class _Word(NamedTuple):
+    """A word of a command line.
+
+    Attributes:
+        text: The word without quotation marks.
+        end: Position behind it in the command line.
+    """
+
+    text: str
+    end: int
+
+
+class _SimpleCommand(NamedTuple):
+    """A command between two operators of the shell, such as `&&`, without redirections.
+
+    Attributes:
+        start: Its position in the command line.
+        words: Its words.
+        opened: Number of subshells that begin before it: 2 for `((python train.py)`.
+        closed: Number of subshells that end with it.
+    """
+
+    start: int
+    words: list[_Word]
+    opened: int
+    closed: int
+
+
+class RecipeCommand(NamedTuple):
+    """The command of a Makefile's target that a job runs.
+
+    Attributes:
+        text: The command; "" if there is none that a job could run.
+        remark: Remark on other commands of the target, which a trial leaves out; "" without any.
+    """
+
+    text: str = ""
+    remark: str = ""
+
+
 def is_launcher(file: PurePath) -> bool:
     """Return whether a file is a shell script, a Makefile or an MLproject, by its name."""
     return file.name == _MLPROJECT or is_makefile(file) or file.suffix in settings.SHELLS
@@ -94,7 +134,7 @@ def is_makefile(file: PurePath) -> bool:
 
 
 def read(
-    text: str, name: str, started_commands: Callable[[], Sequence[str]] = tuple, requested: Collection[str] = ()
+    text: str, name: str, *, started_commands: Callable[[], Sequence[str]] = tuple, requested: Collection[str] = ()
 ) -> Script:
     """Return the parameters and the command of a launcher.
 
@@ -116,12 +156,11 @@ def read(
     elif is_makefile(file):
         options, command = _read_makefile(text, name)
         if not options:
-            target = command[-1]
-            line, remark = _recipe_command(text, target)
-            if line:
-                line, secrets = credentials.extract(line)
+            recipe_command = _recipe_command(text, target=command[-1])
+            if recipe_command.text:
+                line, secrets = credentials.extract(recipe_command.text)
                 script = parse_command_line(line, call=find_call(line))
-                notes = (*secret_notes(text, secrets), *filter(None, [remark]))
+                notes = (*secret_notes(text, secrets), *filter(None, [recipe_command.remark]))
                 return dataclasses.replace(script, notes=notes)
         remedy = (
             "write LR ?= 0.1 at its top, and $(LR) in the recipe, for each value to search, or give them to make, as in "
@@ -141,11 +180,15 @@ def read(
     )
     if not options and not text_options:
         remedy = "; or ".join(filter(None, (remedy, started_remedy(started_commands()))))
-        raise SpecError([Issue(("script",), f"has no parameters; {remedy}", name)])
-    config = file.name if text_options else ""  # trials replace the values in a copy of the script
-    paths = tuple(dict.fromkeys(_PATH.findall(text)))
-    notes = tuple(secret_notes(text))
-    return Script(Style.COMMAND, (*options, *text_options), config, command=tuple(command), paths=paths, notes=notes)
+        raise SpecError([Issue(("script",), f"has no parameters; {remedy}", source=name)])
+    return Script(
+        Style.COMMAND,
+        (*options, *text_options),
+        config=file.name if text_options else "",  # trials replace the values in a copy of the script
+        command=tuple(command),
+        paths=tuple(dict.fromkeys(_PATH.findall(text))),
+        notes=tuple(secret_notes(text)),
+    )
 
 
 def _split_words(text: str) -> list[str]:
@@ -157,7 +200,7 @@ def _split_words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise SpecError([Issue(("command",), f"cannot be read: {error}", text)]) from error
+        raise SpecError([Issue(("command",), f"cannot be read: {error}", source=text)]) from error
 
 
 def without_switches(text: str, names: Iterable[str]) -> tuple[str, dict[str, str]]:
@@ -172,8 +215,12 @@ def without_switches(text: str, names: Iterable[str]) -> tuple[str, dict[str, st
     flags: dict[str, str] = {}
     for name in names:
         spelling = "[-_]".join(map(re.escape, re.split("[-_]", name)))
+        # A flag before another flag, an operator such as `2>`, or the end.
         match = re.search(rf"\s(--?{spelling})(?=\s+-|\s*(?:\d?[|&;<>)]|$))", text)
-        if match and all(text[: match.start()].count(quote) % 2 == 0 for quote in "'\""):  # not in a quoted text
+        if match is None:
+            continue
+        is_quoted = any(text[: match.start()].count(quote) % 2 for quote in "'\"")
+        if not is_quoted:
             text = text[: match.start()] + text[match.end() :]
             flags[name] = match[1]
     return text, flags
@@ -223,15 +270,15 @@ def find_call(text: str) -> Call | None:
     return last_call(text, _python_call)
 
 
-def last_call(text: str, call_in: Callable[[Sequence[tuple[str, int]], str], Call | None]) -> Call | None:
+def last_call(text: str, call_in: Callable[[Sequence[str]], Call | None]) -> Call | None:
     """Return the last call with numbers in a command line, or else the last one; None without one.
 
     Args:
         text: Command line.
-        call_in: Function that returns the call in a simple command, one without operators such as `&&`. It takes the words,
-            each with its end in the command line, and the folder in which the command is started.
+        call_in: Function that returns the call in the words of a simple command, one without operators such as `&&`, or None
+            without one. The folder, the positions and the variables are added to the call.
     """
-    calls = [call for _, call in _calls(text, call_in)]
+    calls = list(_calls(text, call_in))
     with_numbers = [call for call in calls if list(settings.named_numbers(shlex.join(call.arguments)))]
     candidates = with_numbers or calls
     return candidates[-1] if candidates else None
@@ -239,67 +286,74 @@ def last_call(text: str, call_in: Callable[[Sequence[tuple[str, int]], str], Cal
 
 def python_commands(text: str) -> dict[str, Call]:
     """Return the commands in a shell script that call a Python script, without redirections, each with its call."""
-    return {text[start : call.end]: call for start, call in _calls(text, _python_call)}
+    return {text[call.start : call.end]: call for call in _calls(text, _python_call)}
 
 
-def _calls(text: str, call_in: Callable[[Sequence[tuple[str, int]], str], Call | None]) -> Iterator[tuple[int, Call]]:
-    """Yield the calls in a command line, see `last_call`, each with the index at which its simple command begins."""
+def _calls(text: str, call_in: Callable[[Sequence[str]], Call | None]) -> Iterator[Call]:
+    """Yield the calls in a command line, see `last_call`."""
     folder = PurePath()
     exported: dict[str, str] = {}
     subshells: list[tuple[PurePath, dict[str, str]]] = []  # folder and variables before each open subshell
-    start = balance = closed = 0  # of the current simple command: its index, parentheses open in it, and subshells it ends
-    tokens = [*_TOKEN.finditer(text), None]  # None ends the last command
-    words: list[tuple[str, int]] = []  # of the current simple command, without redirections, and their ends in the text
-    is_redirected = False
-    for token in tokens:
-        if token is not None and token[0] not in _SEPARATORS:
-            word, end = token[0], token.end()
-            is_redirected = is_redirected or word in "<>"
-            is_descriptor = word.isdigit() and text[end : end + 1] == ">"  # the 2 of `2>log`
-            if not words and not is_redirected:
-                word = word.lstrip("(")
-                start = end - len(word)
-                subshells += [(folder, exported)] * (start - token.start())
-            unquoted = _QUOTATION.sub("", word)
-            balance += unquoted.count("(") - unquoted.count(")")
-            endings = min(-balance, len(word) - len(word.rstrip(")")), len(subshells) - closed)
-            if endings > 0:
-                word, end = word[:-endings], end - endings
-                balance, closed = balance + endings, closed + endings
-            if word and not is_redirected and not is_descriptor:
-                words.append(("".join(_split_words(word)), end))  # without quotation marks
+    for command in _simple_commands(text):
+        subshells += [(folder, exported)] * command.opened
+        words = [word.text for word in command.words]
+        if len(words) > 1 and words[0] == "cd":
+            folder = folder / words[1]
+        elif words and words[0] == "export":
+            exported = {**exported, **_assignments(words[1:])}
+        elif (call := call_in(words)) is not None:
+            variables = {**exported, **_assignments(_leading_words(words))}
+            end = command.words[-1].end
+            yield dataclasses.replace(call, folder=folder.as_posix(), start=command.start, end=end, variables=variables)
+        if command.closed:  # the command after a subshell runs in the folder before it
+            folder, exported = subshells[-command.closed]
+            del subshells[-command.closed :]
+
+
+def _simple_commands(text: str) -> Iterator[_SimpleCommand]:
+    """Yield the simple commands of a command line."""
+    depth = 0  # subshells that are open before the current command
+    words: list[_Word] = []
+    start = opened = closed = 0  # see `_SimpleCommand`
+    balance = 0  # parentheses that are open in the current command, as of `$(date)`
+    is_redirected = False  # whether the word follows `<` or `>`, as all words behind these do
+    for token in (*_TOKEN.finditer(text), None):  # None ends the last command
+        if token is None or token[0] in _SEPARATORS:
+            yield _SimpleCommand(start=start, words=words, opened=opened, closed=closed)
+            depth += opened - closed
+            words, opened, closed, balance, is_redirected = [], 0, 0, 0, False
             continue
-        # The simple command is complete.
-        if len(words) > 1 and words[0][0] == "cd":
-            folder = folder / words[1][0]
-        elif words and words[0][0] == "export":
-            exported = {**exported, **_assignments(word for word, _ in words[1:])}
-        elif (call := call_in(words, folder.as_posix())) is not None:
-            yield start, dataclasses.replace(call, variables={**exported, **call.variables})
-        if closed:  # the command after a subshell runs in the folder before it
-            folder, exported = subshells[-closed]
-            del subshells[-closed:]
-        words, is_redirected, balance, closed = [], False, 0, 0
+        word, end = token[0], token.end()
+        is_redirected = is_redirected or word in "<>"
+        is_descriptor = word.isdigit() and text[end : end + 1] == ">"  # the 2 of `2>log`
+        # Parentheses before the first word begin subshells.
+        if not words and not is_redirected:
+            word = word.lstrip("(")
+            start = end - len(word)
+            opened += start - token.start()
+        # Those at the end of a word end subshells, unless they close one that the command itself has opened.
+        unquoted = _QUOTATION.sub("", word)
+        balance += unquoted.count("(") - unquoted.count(")")
+        trailing = len(word) - len(word.rstrip(")"))
+        endings = min(-balance, trailing, depth + opened - closed)
+        if endings > 0:
+            word, end = word[:-endings], end - endings
+            balance, closed = balance + endings, closed + endings
+        if word and not is_redirected and not is_descriptor:
+            words.append(_Word("".join(_split_words(word)), end))
 
 
-def _python_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
-    """Return the call of a Python script in one simple command; None if it starts another program.
-
-    Args:
-        words: Words of the command, each with its end in the command line.
-        folder: Folder in which it is started.
-    """
-    texts = [word for word, _ in words]
-    has_python = any(re.fullmatch(r"(?:\S*/)?python[\d.]*", word) for word in texts)
-    variables = leading_variables(texts)
-    for index, word in enumerate(texts):
-        script_arguments = tuple(texts[index + 1 :])
+def _python_call(words: Sequence[str]) -> Call | None:
+    """Return the call of a Python script in the words of a simple command; None if it starts another program."""
+    has_python = any(re.fullmatch(r"(?:\S*/)?python[\d.]*", word) for word in words)
+    for index, word in enumerate(words):
+        script_arguments = tuple(words[index + 1 :])
         is_script = word.endswith(".py") and (index > 0 or word.startswith("./"))
         if is_script:
-            return Call(os.path.normpath(word), folder, "", script_arguments, words[-1][1], variables)
-        is_module = index > 0 and texts[index - 1] == "-m" and has_python
+            return Call(os.path.normpath(word), arguments=script_arguments)
+        is_module = index > 0 and words[index - 1] == "-m" and has_python
         if is_module and not word.startswith("torch.distributed."):  # whose arguments name the script
-            return Call(f"{word.replace('.', '/')}.py", folder, word, script_arguments, words[-1][1], variables)
+            return Call(f"{word.replace('.', '/')}.py", module=word, arguments=script_arguments)
     return None
 
 
@@ -311,22 +365,17 @@ def find_console_call(text: str) -> Call | None:
     return None if _SHELL_SYNTAX.search(text) else last_call(text, _console_call)
 
 
-def _console_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
-    """Return the call of an installed program in one simple command; None if it starts another program.
-
-    Args:
-        words: Words of the command, each with its end in the command line.
-        folder: Folder in which it is started.
-    """
-    texts = [word for word, _ in words]
-    index = next((i for i, word in enumerate(texts) if word != "env" and not _ASSIGNMENT.fullmatch(word)), len(texts))
-    if index == len(texts) or PurePath(texts[index]).name in _STARTERS:
+def _console_call(words: Sequence[str]) -> Call | None:
+    """Return the call of an installed program in the words of a simple command; None if it starts another program."""
+    program, *script_arguments = words[len(_leading_words(words)) :] or [""]
+    if not program or PurePath(program).name in _STARTERS:
         return None
-    file = shutil.which(texts[index], path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    environment_folder = Path(sys.executable).parent
+    file = shutil.which(program, path=os.pathsep.join([str(environment_folder), os.environ.get("PATH", "")]))
     beginning = None if file is None else _CONSOLE_SCRIPT.match(_beginning(Path(file)))
-    if file is None or beginning is None or Path(beginning[1]).parent != Path(sys.executable).parent:
+    if file is None or beginning is None or Path(beginning[1]).parent != environment_folder:
         return None  # also if it is of another environment
-    return Call(str(Path(file).absolute()), folder, "", tuple(texts[index + 1 :]), words[-1][1], leading_variables(texts))
+    return Call(str(Path(file).absolute()), arguments=tuple(script_arguments))
 
 
 def _beginning(file: Path) -> str:
@@ -338,9 +387,9 @@ def _beginning(file: Path) -> str:
         return ""
 
 
-def leading_variables(words: Sequence[str]) -> dict[str, str]:
-    """Return the variables that a simple command sets for its program, as `LR=0.1` and `env LR=0.1` before it do."""
-    return _assignments(itertools.takewhile(lambda word: word == "env" or _ASSIGNMENT.fullmatch(word), words))
+def _leading_words(words: Sequence[str]) -> list[str]:
+    """Return the words before the program of a simple command: `env` and assignments such as `LR=0.1`."""
+    return list(itertools.takewhile(lambda word: word == "env" or _ASSIGNMENT.fullmatch(word), words))
 
 
 def _assignments(words: Iterable[str]) -> dict[str, str]:
@@ -351,6 +400,7 @@ def _assignments(words: Iterable[str]) -> dict[str, str]:
 
 def parse_command_line(
     text: str,
+    *,
     config: str = "",
     values: Sequence[Option] = (),
     call: Call | None = None,
@@ -387,7 +437,7 @@ def parse_command_line(
     if re.match(r"\w+=", words[0]):  # an assignment before the program, which only `env` understands without a shell
         words = ["env", *words]
     file_options = [option for option in values if option.name not in options]
-    return Script(Style.COMMAND, (*options.values(), *file_options), config, command=tuple(words), call=call)
+    return Script(Style.COMMAND, (*options.values(), *file_options), config=config, command=tuple(words), call=call)
 
 
 def has_parameters(text: str) -> bool:
@@ -423,24 +473,21 @@ def with_positions(command: Script, options: Mapping[int, Option]) -> Script:
     """
     assert command.call is not None
     count, words = len(command.call.arguments), list(command.command)
-    in_shell = words[:2] == ["bash", "-c"]
-    if in_shell:  # the arguments are the last words before those that the shell gets as "$@"
+    placeholders = {index: f"{option.flag}{{{option.name}}}" for index, option in sorted(options.items())}
+    replacements = {index: text for index, text in placeholders.items() if index < count}
+    appended = [text for index, text in placeholders.items() if index >= count]
+    if words[:2] == ["bash", "-c"]:  # the arguments are the last words before those that the shell gets as "$@"
         head, all_arguments, tail = words[2].rpartition(' "$@"')
         spans = [token.span() for token in _TOKEN.finditer(head)][-count:] if count else []
+        for index in reversed(replacements):  # the last one first, as a replacement moves those behind it
+            start, end = spans[index]
+            head = head[:start] + replacements[index] + head[end:]
+        words[2] = " ".join([head, *appended]) + all_arguments + tail
     else:
-        spans = [(index, index + 1) for index in range(len(words) - count, len(words))]
-    for index in sorted(options, reverse=True):
-        placeholder = f"{options[index].flag}{{{options[index].name}}}"
-        if in_shell and index < count:
-            head = head[: spans[index][0]] + placeholder + head[spans[index][1] :]
-        elif in_shell:
-            head = f"{head} {placeholder}"
-        elif index < count:
-            words[spans[index][0]] = placeholder
-        else:
-            words.append(placeholder)
-    if in_shell:
-        words[2] = head + all_arguments + tail
+        first = len(words) - count
+        for index, text in replacements.items():
+            words[first + index] = text
+        words += appended
     names = {option.name for option in options.values()}
     others = [option for option in command.options if option.name not in names]
     return dataclasses.replace(command, command=tuple(words), options=(*others, *options.values()))
@@ -480,10 +527,11 @@ def _with_assigned_parameter(words: Sequence[str], call: Call, name: str) -> lis
     assignment = f"{name}={{{name}}}"
     if words[:2] == ["bash", "-c"]:
         head, script, tail = words[2].partition(call.module or call.script)
-        pattern = rf"(?<![\w$.-]){name}=(?:\"[^\"]*\"|'[^']*'|[^\s\"';&|])*"
+        pattern = rf"(?<![\w$.-]){name}=(?:\"[^\"]*\"|'[^']*'|[^\s\"';&|])*"  # LR=0.1, LR="0.1"
         return ["bash", "-c", f"{re.sub(pattern, assignment, head)}{script}{tail}", *words[3:]]
-    count = sum(1 for _ in itertools.takewhile(lambda word: word == "env" or _ASSIGNMENT.fullmatch(word), words))
-    return [assignment if word.startswith(f"{name}=") else word for word in words[:count]] + list(words[count:])
+    leading_words = _leading_words(words)
+    new_words = [assignment if word.startswith(f"{name}=") else word for word in leading_words]
+    return [*new_words, *words[len(leading_words) :]]
 
 
 def with_default(option: Option, text: str) -> Option:
@@ -507,7 +555,7 @@ def no_parameters_error(command: str, started_commands: Sequence[str] = ()) -> S
     example = "python train.py --lr 0.1"
     remedy = f"write `--lr 0.1`, `lr=0.1` or {{lr=0.1}} where a value goes, as in `platform init --from '{example}'`"
     remedy = started_remedy(started_commands) or remedy
-    return SpecError([Issue(("command",), f"has no named numbers that could be parameters; {remedy}", command)])
+    return SpecError([Issue(("command",), f"has no named numbers that could be parameters; {remedy}", source=command)])
 
 
 def started_remedy(commands: Sequence[str]) -> str:
@@ -536,7 +584,7 @@ def _loop_values(text: str) -> dict[str, tuple[Any, ...]]:
         values_text = with_variable_values(values_text, variables)
         if set(values_text) & set("$*{}`"):  # only the shell knows the values
             return {}
-        loops[name] = tuple(_option("", word).default for word in values_text.split())
+        loops[name] = tuple(_value(word) for word in values_text.split())
     return loops if any(len(values) > 1 for values in loops.values()) else {}
 
 
@@ -558,7 +606,7 @@ def _loop_script(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]
     variables = {name: f"{{{name}={values[0]}}}" for name, values in loops.items()}
     exports: list[str] = []  # assignments before each command
     folder_changes: list[str] = []  # the `cd` commands
-    commands: list[str] = []
+    commands: list[str] = []  # those that use variables of the loops
     for line in shell_lines(text):
         if (match := _SET.match(line)) is not None:
             name, value = match["name"], with_variable_values(match["value"], variables)
@@ -568,11 +616,13 @@ def _loop_script(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]
         elif re.match(r"\s*cd\b", line):
             folder_changes.append(with_variable_values(line.strip().rstrip(";"), variables))
         elif not _NO_PROGRAM.match(line):
-            command = with_variable_values(re.sub(r"\s*(?:>|2>|\||;|&\s*$).*", "", line).strip(), variables)
+            without_redirections = re.sub(r"\s*(?:>|2>|\||;|&\s*$).*", "", line).strip()
+            command = with_variable_values(without_redirections, variables)
             if any(f"{{{name}=" in command for name in loops):
                 commands.append(command)
     if not commands:
-        raise SpecError([Issue(("script",), "has loops whose variables no command uses", str(file))])
+        raise SpecError([Issue(("script",), "has loops whose variables no command uses", source=str(file))])
+    # One command line of all of them.
     prefix = "".join(exports)
     command_line = " && ".join([*folder_changes, *(prefix + command for command in dict.fromkeys(commands))])
     command_line, secrets = credentials.extract(command_line)
@@ -580,6 +630,7 @@ def _loop_script(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]
     if call is not None:  # its arguments get the first values of the loops
         call = dataclasses.replace(call, arguments=tuple(_NAMED.sub(r"\2", word) for word in call.arguments))
     script = parse_command_line(command_line, call=call)
+    # The values of a loop become choices.
     options = []
     for option in script.options:
         values = loops.get(option.name, ())
@@ -587,8 +638,13 @@ def _loop_script(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]
     words = list(script.command)
     if folder_changes:  # words are `bash -c COMMAND $0`; a `cd $(dirname $0)` in the command needs the name of the script
         words[3:] = [file.name]
-    paths, notes = tuple(dict.fromkeys(_PATH.findall(text))), tuple(secret_notes(text, secrets))
-    return dataclasses.replace(script, options=tuple(options), command=tuple(words), paths=paths, notes=notes)
+    return dataclasses.replace(
+        script,
+        options=tuple(options),
+        command=tuple(words),
+        paths=tuple(dict.fromkeys(_PATH.findall(text))),
+        notes=tuple(secret_notes(text, secrets)),
+    )
 
 
 def secret_notes(text: str, in_command: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
@@ -598,10 +654,10 @@ def secret_notes(text: str, in_command: Mapping[str, str] = MappingProxyType({})
         text: Text of the file.
         in_command: Secrets of the command that is made of it, by the environment variable from which it reads each one.
     """
-    names = {value: name for name, value in credentials.extract(text)[1].items()}
-    command_variables = {value: variable for variable, value in in_command.items()}
-    for value, variable in {**names, **command_variables}.items():
-        name = names.get(value, variable)
+    names = {secret: name for name, secret in credentials.extract(text)[1].items()}  # those in the text
+    command_variables = {secret: variable for variable, secret in in_command.items()}
+    for secret, variable in {**names, **command_variables}.items():
+        name = names.get(secret, variable)
         yield (
             f"sets {name}, which looks like a secret, and the file is uploaded with the job: remove it there, and type "
             f"`export {variable}=…` before `platform submit`"
@@ -610,7 +666,8 @@ def secret_notes(text: str, in_command: Mapping[str, str] = MappingProxyType({})
 
 def shell_lines(text: str) -> list[str]:
     """Return the lines of a shell script. Continued lines are joined, and each `do` ends a line and is left out."""
-    return re.sub(r"(?:^|;)[ \t]*do\b", "\n", re.sub(r"\\\n[ \t]*", " ", text), flags=re.MULTILINE).splitlines()
+    joined_text = re.sub(r"\\\n[ \t]*", " ", text)
+    return re.sub(r"(?:^|;)[ \t]*do\b", "\n", joined_text, flags=re.MULTILINE).splitlines()
 
 
 def assignment(line: str) -> tuple[str, str] | None:
@@ -651,22 +708,31 @@ def _text_options(text: str, name: str) -> Iterator[Option]:
         yield from (_option(key, str(value)) for key, value in settings.values(text, name).items())
 
 
-def made_command(command: str, makefile: str) -> tuple[str, str]:
-    """Return the command with parameters that `make` or `make TARGET` stands for, and a remark on what it leaves out.
+def made_command(command: str, makefile: str) -> RecipeCommand:
+    """Return the command with parameters that `make` or `make TARGET` stands for; an empty one for any other command.
 
     The parameters are the numeric variables in the target's recipe, given to make, or else the arguments of a command in
-    the recipe. Both texts are "" for another command, or without parameters.
+    the recipe.
+
+    Args:
+        command: Command line.
+        makefile: Text of the Makefile.
     """
     words = command.split()
     if words[:1] != ["make"] or len(words) > 2 or "=" in command or words[1:2] == ["-"]:
-        return "", ""
-    targets = [target for target in _TARGET.findall(makefile) if not target.startswith(".")]
+        return RecipeCommand()
+    targets = _targets(makefile)
     target = words[1] if len(words) == 2 else next(iter(targets), "")
     if target not in targets:
-        return "", ""
+        return RecipeCommand()
     if variables := _make_variables(makefile, target):
-        return shlex.join(["make", target, *(f"{option.name}={option.default}" for option in variables)]), ""
+        return RecipeCommand(shlex.join(["make", target, *(f"{option.name}={option.default}" for option in variables)]))
     return _recipe_command(makefile, target)
+
+
+def _targets(makefile: str) -> list[str]:
+    """Return the targets of a Makefile, in their order, without those of make itself such as `.PHONY`."""
+    return [target for target in dict.fromkeys(_TARGET.findall(makefile)) if not target.startswith(".")]
 
 
 def _make_variables(text: str, target: str) -> list[Option]:
@@ -674,7 +740,7 @@ def _make_variables(text: str, target: str) -> list[Option]:
     definitions = _first_values(_MAKE_DEFINITION.findall(text))
     prerequisites, recipe = _make_commands(text, target)
     names = _MAKE_REFERENCE.findall("\n".join([*prerequisites, *recipe]))
-    for name in names:  # which grows
+    for name in names:  # the list grows while it is read
         names += [other for other in _MAKE_REFERENCE.findall(definitions.get(name, "")) if other not in names]
     options = [_option(name, value) for name, value in _first_values(_MAKE_VARIABLE.findall(text)).items()]
     return [option for option in options if option.kind in ("int", "float") and option.name in names]
@@ -695,36 +761,34 @@ def _make_commands(text: str, target: str) -> tuple[list[str], list[str]]:
                 prerequisites.setdefault(name, []).extend(match[2].split())
                 recipes.setdefault(name, [])
     names = [target]
-    for name in names:  # which grows
+    for name in names:  # the list grows while it is read
         names += [other for other in prerequisites.get(name, ()) if other in recipes and other not in names]
     return [line for name in reversed(names[1:]) for line in recipes[name]], recipes.get(target, [])
 
 
-def _recipe_command(text: str, target: str) -> tuple[str, str]:
-    """Return the command in a Makefile target's recipe that trains, and a remark on the others, which a trial leaves out.
+def _recipe_command(text: str, target: str) -> RecipeCommand:
+    """Return the command in the recipe of a Makefile's target that trains, with the values of variables filled in.
 
     It is the last one of a Python script with named numbers, or else the last one with named numbers, or else the last one
-    of a Python script. The values of variables are filled in. Both are "" if there is no such command, or it has other
-    variables.
+    of a Python script. It is empty if there is no such command, or if it has other variables.
     """
     values = _first_values(_MAKE_VARIABLE.findall(text))
-    prerequisites, recipe = (
-        [
-            _MAKE_REFERENCE.sub(lambda match: values.get(match[1], match[0]), line)
-            for line in lines
-            if not _SILENT.match(line)
-        ]
-        for lines in _make_commands(text, target)
-    )
+
+    def with_values(lines: Sequence[str]) -> list[str]:
+        """Return the lines that may train, with the values of variables."""
+        loud_lines = [line for line in lines if not _SILENT.match(line)]
+        return [_MAKE_REFERENCE.sub(lambda match: values.get(match[1], match[0]), line) for line in loud_lines]
+
+    prerequisites, recipe = map(with_values, _make_commands(text, target))
     commands = [line for line in reversed(recipe) if "$" not in line]
     calls = [line for line in commands if find_call(line) is not None]
     with_numbers = [line for line in (*calls, *commands) if list(settings.named_numbers(line))]
     command = next(iter([*with_numbers, *calls]), "")
     others = [line for line in (*prerequisites, *recipe) if line != command]
     if not command or not others:
-        return command, ""
+        return RecipeCommand(command)
     shown_commands = errors.shortened(credentials.extract(" and ".join(f"`{line}`" for line in others))[0], 200)
-    return command, f"`make {target}` also runs {shown_commands}, which trials leave out"
+    return RecipeCommand(command, remark=f"`make {target}` also runs {shown_commands}, which trials leave out")
 
 
 def _read_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
@@ -733,14 +797,13 @@ def _read_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
     Raises:
         SpecError: No target has a name in `_TARGETS`. A target with another name could deploy or delete something.
     """
-    targets = [target for target in dict.fromkeys(_TARGET.findall(text)) if not target.startswith(".")]
+    targets = _targets(text)
     target = next((target for target in _TARGETS if target in targets), "")
     if not target:
         choice = f"; its targets are {errors.shortened(', '.join(targets), 200)}" if targets else ""
         remedy = "name the one that trains: `platform init --from 'make TARGET LR=0.1'`"
-        raise SpecError(
-            [Issue(("script",), f"has no target {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}{choice}; {remedy}", name)]
-        )
+        message = f"has no target {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}{choice}; {remedy}"
+        raise SpecError([Issue(("script",), message, source=name)])
     options = _make_variables(text, target)
     return options, ["make", target, *(f"{option.name}={{{option.name}}}" for option in options)]
 
@@ -807,24 +870,30 @@ def _declared_options(parameters: dict[str, Any], command: str) -> Iterator[Opti
 
 
 def _option(name: str, default: Any, *, required: bool = False, declared_type: str = "") -> Option:
-    """Return an option whose kind is that of its default, "str" without one. A text that stands for a number becomes it.
+    """Return an option whose kind is that of its default, "str" without one.
 
     Args:
         name: Name of the option.
-        default: Default, often a text from a launcher. A boolean, list or mapping is left out.
+        default: Default in a launcher, see `_value`.
         required: Whether the option needs a value.
         declared_type: Type that an MLproject declares for it; "" if it declares none.
     """
-    if isinstance(default, str):
-        with contextlib.suppress(yaml.YAMLError):
-            default = yaml.safe_load(default.strip("\"'"))
-    if isinstance(default, str):
-        with contextlib.suppress(ValueError):
-            default = float(default)  # such as 1e-3, which is a text in YAML 1.1
-    default = default if isinstance(default, (int, float, str)) and not isinstance(default, bool) else None
-    if isinstance(default, int) and declared_type == "float":
-        default = float(default)
-    kind = "str" if default is None else type(default).__name__  # int, float or str
+    value = _value(default)
+    if isinstance(value, int) and declared_type == "float":
+        value = float(value)
+    kind = "str" if value is None else type(value).__name__  # int, float or str
     if declared_type in _NUMBER_TYPES:
         kind = declared_type
-    return Option(name, default, kind, required=required)
+    return Option(name, default=value, kind=kind, required=required)
+
+
+def _value(written_value: Any) -> Any:
+    """Return the number or text that a value in a launcher stands for; None for a boolean, list or mapping."""
+    value = written_value
+    if isinstance(value, str):
+        with contextlib.suppress(yaml.YAMLError):
+            value = yaml.safe_load(value.strip("\"'"))
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = float(value)  # such as 1e-3, which is a text in YAML 1.1
+    return value if isinstance(value, (int, float, str)) and not isinstance(value, bool) else None

@@ -113,16 +113,18 @@ class Call:
         folder: Folder in which the command starts the script, relative to the one in which the command is typed.
         module: Name of the module, if the command starts the script by `python -m`; otherwise "".
         arguments: Arguments of the script.
-        end: Position in the command line behind the last argument, where further ones can stand.
+        start: Position of the call in the command line, from the assignments before its program on.
+        end: Position behind the last argument, where further ones can stand.
         variables: Environment variables that the command line sets for the script: assignments before the program, and
             those of `env` and `export`.
     """
 
     script: str
-    folder: str
-    module: str
-    arguments: tuple[str, ...]
-    end: int
+    folder: str = "."
+    module: str = ""
+    arguments: tuple[str, ...] = ()
+    start: int = 0
+    end: int = 0
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 

@@ -20,13 +20,15 @@ from trialplane.job import credentials, settings
 
 _SHELL = re.compile(r"(?:\S*/)?(?:ba|z|da)?sh")
 _ALL_ARGUMENTS = "$@"  # marks where further arguments can stand
-_REST = re.compile(r'"\$(?:@|\{@(?::(\d+))?\})"|(?<!")\$(?:[@*]|\{[@*](?::(\d+))?\})')  # "$@", ${@:2}, $*
-_POSITION = re.compile(r"\$(?:(\d)|\{(\d{1,3})(?::?-[^{}]*)?\})")
+_FURTHER_ARGUMENTS = re.compile(r'"\$(?:@|\{@(?::(\d+))?\})"|(?<!")\$(?:[@*]|\{[@*](?::(\d+))?\})')  # "$@", ${@:2}, $*
+_POSITION = re.compile(r"\$(?:(\d)|\{(\d{1,3})(?::?-[^{}]*)?\})")  # $1, ${10}, ${1:-train}
+# $(dirname "$0"), `dirname ${BASH_SOURCE[0]}`
 _OWN_FOLDER = re.compile(r"""(?:\$\(|`)dirname\s+(?:--\s+)?["']?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?["']?(?:\)|`)""")
+# if [[ train == "train" ]], elif [ train != eval ]
 _TEST = re.compile(r"""\s*(?:el)?if\s+\[\[?\s+["']?([^"'\s]*)["']?\s*(==?|!=)\s*["']?([^"'\s]*)["']?\s+\]\]?\s*$""")
-_CASE = re.compile(r"""\s*case\s+["']?(\S*?)["']?\s+in\b""")
-_PATTERN = re.compile(r"\s*\(?([^()]+)\)\s*(.*)$")
-_KEYWORD = re.compile(r"(?:^[ \t]*|;\s*)(then|else|elif|fi)\b", re.MULTILINE)
+_CASE = re.compile(r"""\s*case\s+["']?(\S*?)["']?\s+in\b""")  # case "train" in
+_PATTERN = re.compile(r"\s*\(?([^()]+)\)\s*(.*)$")  # train|fit) python train.py ;;
+_KEYWORD = re.compile(r"(?:^[ \t]*|;\s*)(then|else|elif|fi)\b", re.MULTILINE)  # then, also after `if [ $1 = train ];`
 # Lines of a shell script that need not run before its Python command, or whose effect is in the command.
 _SETUP = re.compile(
     r"""\s*(?:\#.*
@@ -37,7 +39,7 @@ _SETUP = re.compile(
     )?\s*;?\s*(?:\s\#.*)?)""",
     re.VERBOSE,
 )
-_SHIFT = re.compile(r"\s*shift(?:\s+(\d+))?\s*$")
+_SHIFT = re.compile(r"\s*shift(?:\s+(\d+))?\s*$")  # shift, shift 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,27 +69,21 @@ def find_call(text: str) -> Call | None:
     return launcher.last_call(text, _shell_call)
 
 
-def _shell_call(words: Sequence[tuple[str, int]], folder: str) -> Call | None:
-    """Return the call of a shell script in one simple command; None if it starts another program.
-
-    Args:
-        words: Words of the command, each with its end in the command line.
-        folder: Folder in which it is started.
-    """
-    texts = [word for word, _ in words]
-    for index, word in enumerate(texts):
-        follows_shell = index > 0 and _SHELL.fullmatch(texts[index - 1])  # `bash train.sh`
+def _shell_call(words: Sequence[str]) -> Call | None:
+    """Return the call of a shell script in the words of a simple command; None if it starts another program."""
+    for index, word in enumerate(words):
+        follows_shell = index > 0 and _SHELL.fullmatch(words[index - 1])  # `bash train.sh`
         is_program = "/" in word if index == 0 else word.startswith("./")
         if word.endswith(settings.SHELLS) and (follows_shell or is_program):
-            script_arguments, variables = tuple(texts[index + 1 :]), launcher.leading_variables(texts)
-            return Call(os.path.normpath(word), folder, "", script_arguments, words[-1][1], variables)
+            return Call(os.path.normpath(word), arguments=tuple(words[index + 1 :]))
     return None
 
 
 def wrapped_call(text: str, shell_call: Call) -> Call | None:
     """Return the call of the Python script to which a shell script passes its arguments on; None without one.
 
-    Its arguments are those in the shell script and those of the command line, and `end` is that of the command line.
+    Its arguments are those in the shell script and those of the command line, and its positions are those of the shell
+    script's call.
 
     Args:
         text: Text of the shell script.
@@ -99,7 +95,9 @@ def wrapped_call(text: str, shell_call: Call) -> Call | None:
     folder = os.path.normpath(PurePath(shell_call.folder, call.folder))
     words = tuple(word for word in call.arguments if word != _ALL_ARGUMENTS)
     variables = {**shell_call.variables, **call.variables}
-    return dataclasses.replace(call, folder=folder, arguments=words, end=shell_call.end, variables=variables)
+    return dataclasses.replace(
+        call, folder=folder, arguments=words, start=shell_call.start, end=shell_call.end, variables=variables
+    )
 
 
 def python_commands(text: str, shell_call: Call) -> list[str]:
@@ -143,22 +141,24 @@ def _sets_known_value(line: str) -> bool:
 
 def _read_text(text: str, shell_call: Call) -> str:
     """Return the lines of a shell script that may run, see `_read_lines`."""
-    own_folder = PurePath(shell_call.script).parent.as_posix()
-    return "\n".join(_read_lines(text, list(shell_call.arguments), own_folder))
+    return "\n".join(_read_lines(text, shell_call))
 
 
-def _read_lines(text: str, words: list[str], own_folder: str) -> Iterator[str]:
+def _read_lines(text: str, shell_call: Call) -> Iterator[str]:
     """Yield the lines of a shell script that may run, with the values of arguments and variables in place of their names.
 
     Args:
         text: Text of the script.
-        words: Arguments of the script.
-        own_folder: Folder of the script, relative to the one in which it is started.
+        shell_call: Its call.
     """
+    own_folder = PurePath(shell_call.script).parent.as_posix()
+    words = list(shell_call.arguments)  # those that are left after `shift`
     branches: list[_Branches] = []  # those that are open at the current line, the innermost last
     variables: dict[str, str] = {}
     for raw_line in launcher.shell_lines(_KEYWORD.sub(_on_own_line, text)):
-        line = launcher.with_variable_values(_with_arguments(_OWN_FOLDER.sub(own_folder, raw_line), words), variables)
+        line = _with_arguments(_OWN_FOLDER.sub(own_folder, raw_line), words)
+        line = launcher.with_variable_values(line, variables)
+        # The branches at this line.
         if re.match(r"\s*if\b", line):
             branches.append(_Branches(is_case=False).next(_is_true(line)))
         elif (case := _CASE.match(line)) is not None:
@@ -171,6 +171,7 @@ def _read_lines(text: str, words: list[str], own_folder: str) -> Iterator[str]:
         elif branches and branches[-1].is_case and (pattern := _PATTERN.match(line)) is not None:
             branches[-1] = branches[-1].next(_matches(branches[-1].word, pattern[1]))
             line = pattern[2]  # the command that follows the pattern in the same line
+        # Its effect on the lines behind it.
         if not all(branch.may_run for branch in branches):
             continue
         if (shift := _SHIFT.match(line)) is not None:
@@ -209,15 +210,18 @@ def _with_all_arguments(line: str, words: Sequence[str]) -> str:
         position = int(match[1] or match[2] or 1)
         return f'{shlex.join(words[max(position, 1) - 1 :])} "{_ALL_ARGUMENTS}"'
 
-    return _REST.sub(values_of, line)
+    return _FURTHER_ARGUMENTS.sub(values_of, line)
 
 
 def _is_true(line: str) -> bool | None:
     """Return whether the condition of an `if` or `elif` holds; None if only the shell knows."""
     test = _TEST.match(line)
-    if test is None or "$" in test[1] + test[3]:
+    if test is None:
         return None
-    return (test[1] == test[3]) == (test[2] != "!=")
+    left, test_operator, right = test.groups()
+    if "$" in left + right:  # the value of a variable that is not known
+        return None
+    return left != right if test_operator == "!=" else left == right
 
 
 def _matches(word: str, patterns: str) -> bool | None:

@@ -155,7 +155,7 @@ def refuse_missing_module(
         is_script = origin.real.suffix == ".py" and not start.path and not start.module
         program = "python" if is_script else "bash" if origin.real.suffix in settings.SHELLS else ""
         text = shlex.join([program, name]) if program else "COMMAND"
-        call = script.Call(name, ".", "", (), 0) if is_script else None
+        call = script.Call(name) if is_script else None
     reason = f"{origin.short_title} imports {missing[1]}, which is in {root}"
     raise _module_above_error(text, call, root, folder, reason, request)
 

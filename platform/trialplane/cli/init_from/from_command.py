@@ -115,7 +115,9 @@ def _write_command_job(
         words, folder = shlex.join(call.arguments), call.folder
     files_above.refuse_files_above(text, words, folder, call, request)
     config, values = _named_settings(words, folder, call, request.space)
-    parsed_script = launcher.parse_command_line(text, config, values, call, started_commands)
+    parsed_script = launcher.parse_command_line(
+        text, config=config, values=values, call=call, started_commands=started_commands
+    )
     started_commands = started_commands if call is None else tuple  # further arguments reach the Python script
     origin = Origin(Path(text), Path.cwd() / "command", text="", title=text, started_commands=started_commands)
     return writing.write_job(origin, parsed_script, request)
@@ -136,20 +138,20 @@ def _make_of_other_form(text: str, existing_call: script.Call | None, request: R
     """
     if script_file := launcher.script_without_arguments(text):  # a command without arguments is the same as its script
         script_file = existing_call.script if existing_call is not None else script_file
-        return from_file.make(Path(script_file), request, script.Call(script_file, ".", "", (), 0))
+        return from_file.make(Path(script_file), request, script.Call(script_file))
     if existing_call is not None and (path := files_above.python_path(text, existing_call, request)):
         is_simple = text.startswith("python") and not set(text) & set("&|;")
         return make_of_command(f"PYTHONPATH={path} {text}" if is_simple else f"export PYTHONPATH={path} && {text}", request)
     if notebook_file := launcher.executed_notebook(text):
         return from_file.make(Path(notebook_file), request)
     makefile_text = next((script_folder.source(Path(name)) for name in launcher.MAKEFILES if Path(name).is_file()), "")
-    made_command, remark = launcher.made_command(text, makefile_text)
-    if not made_command:
+    recipe_command = launcher.made_command(text, makefile_text)
+    if not recipe_command.text:
         return None
-    output.note(f"`{text}` runs `{credentials.extract(made_command)[0]}`, which is the command of the job")
-    if remark:
-        output.note(remark)
-    return make_of_command(made_command, request)
+    output.note(f"`{text}` runs `{credentials.extract(recipe_command.text)[0]}`, which is the command of the job")
+    if recipe_command.remark:
+        output.note(recipe_command.remark)
+    return make_of_command(recipe_command.text, request)
 
 
 def _named_settings(

@@ -58,7 +58,7 @@ def make(file: Path, request: Request, call: script.Call | None = None) -> int:
         hint = errors.nearest(file.name, [sibling.name for sibling in siblings])
         raise InputError(f"there is no {file}; {hint or 'give the path of a Python script'}; nothing was changed")
     if file.name == dvc.FILE and file.is_file():
-        return make_of_pipeline(dvc.Command(str(file)), request)
+        return make_of_pipeline(dvc.Command(file=str(file)), request)
     new_files: tuple[NewFile, ...] = ()
     started_commands: Callable[[], Sequence[str]] = tuple
     if file.is_file() and file.suffix == ".ipynb":
@@ -98,7 +98,7 @@ def make_of_pipeline(command: dvc.Command, request: Request) -> int:
         lambda name: script_folder.exists(file.parent / name),
     )
     request = dataclasses.replace(request, space={**command.space, **request.space})
-    parsed_script = dvc.read(text, str(file), files, command, request.space)
+    parsed_script = dvc.read(text, str(file), files, command=command, requested=request.space)
     if any(_USES_REPOSITORY.search(python_text) for python_text in smoke.python_texts(file.parent)):
         parsed_script = dvc.with_repository(parsed_script)
     return writing.write_job(Origin(file, file.resolve(), text, file.name), parsed_script, request)
@@ -130,10 +130,11 @@ def _read_launcher(file: Path, request: Request) -> tuple[str, Script, Callable[
     text = script_folder.source(real)
     if launcher.is_makefile(real):
         text = _INCLUDE.sub(lambda match: _included_text(real.parent / match[1]), text)
-    shell_call = script.Call(file.name, os.path.relpath(file.parent), "", (), 0)
+    shell_call = script.Call(file.name, folder=os.path.relpath(file.parent))
     is_shell_below = real.suffix in settings.SHELLS and os.pardir not in shell_call.folder  # below the working directory
     started_commands = functools.partial(calls.started_commands, text, shell_call, request) if is_shell_below else tuple
-    return text, launcher.read(text, str(file), started_commands, request.space), started_commands
+    parsed_script = launcher.read(text, str(file), started_commands=started_commands, requested=request.space)
+    return text, parsed_script, started_commands
 
 
 def _read_python(

@@ -106,7 +106,7 @@ def _write_study_job(origin: Origin, parsed_script: Script, start: script_folder
     """
     file, heading, folder = origin.file, job_files.heading(origin.file.name), start.folder
     fields = {**parsed_script.search, **start.job_fields}
-    call = origin.call or script.Call(file.name, ".", "", (), 0)
+    call = origin.call or script.Call(file.name)
     name = origin.real.relative_to(folder).as_posix()
     objectives = fields.get("objectives") or [fields["objective"]]
     shown = ", ".join(f"{objective['metric']} {objective['direction']}d" for objective in objectives)
