@@ -218,10 +218,10 @@ def _is_true(line: str) -> bool | None:
     test = _TEST.match(line)
     if test is None:
         return None
-    left, test_operator, right = test.groups()
-    if "$" in left + right:  # the value of a variable that is not known
+    first, test_operator, second = test.groups()
+    if "$" in first + second:  # the value of a variable that is not known
         return None
-    return left != right if test_operator == "!=" else left == right
+    return first != second if test_operator == "!=" else first == second
 
 
 def _matches(word: str, patterns: str) -> bool | None:
