@@ -243,7 +243,7 @@ def _script_and_modules(file: Path) -> dict[Path, Path]:
         text, parsed_script = modules[Path(file.name)]
         start = script_folder.start(file.resolve(), parsed_script, text)
         roots = [root for root in (start.folder, start.folder / "src", *start.roots) if root != file.resolve().parent]
-        imported = {name.partition(".")[0] for _, content in modules.values() for name in (*content.top, *content.late)}
+        imported = {name.partition(".")[0] for _, content in modules.values() for name in content.modules}
         names_above = [
             name
             for name in sorted(imported)

@@ -12,9 +12,9 @@ import dataclasses
 import enum
 import operator
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane.errors import Issue, SpecError
 from trialplane.importing import folding, guess, naming, own_folder, ray, study
@@ -44,7 +44,7 @@ class Style(enum.StrEnum):
 
 
 OWN_SEARCHES = (Style.TUNE, Style.STUDY, Style.WANDB)  # those of scripts whose search becomes the job
-_WITHOUT_ARGUMENTS = (Style.UNKNOWN, Style.GLOBALS)
+
 _PARSERS = re.compile(
     r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|from_cli|"
     r"pyrallis|draccus|click\.(command|group)|typer\.(run|Typer)|@command|@\w+\.command|plac\.call|docopt|cli_parse_args|"
@@ -55,26 +55,28 @@ ARGUMENTS = re.compile(
     r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|pyrallis|draccus|docopt|"
     r"getopt|sacred|\bplac\b"
 )
-# 0 is any free port.
+# --master_port=29500, MASTER_PORT=29500. 0 is any free port.
 _MASTER_PORT = re.compile(r"(?<![\w-])(?:--(?:master|main_process)[_-]port[ =]|MASTER_PORT=)([1-9]\d*)")
-_PACKAGE = re.compile(r"#\s*@package\s+(?!_group_\s)")  # `_group_` is the default
-_SETTINGS_NAME = re.compile(r"(?<![\w./*-])[\w./*-]+\.(?:yaml|yml|json|toml|ini|cfg|conf|gin)\b")
+_PACKAGE = re.compile(r"#\s*@package\s+(?!_group_\s)")  # # @package _global_; `_group_` is the default
+_SETTINGS_NAME = re.compile(r"(?<![\w./*-])[\w./*-]+\.(?:yaml|yml|json|toml|ini|cfg|conf|gin)\b")  # conf/base.yaml
 # Text before a name that starts with a slash, if the name is only the rest of a path: f"{root}/a.yaml", root + "/a.yaml".
 _JOINED = re.compile(r"""\}|\+\s*f?["']$""")
 _PART_OF_STARS = re.compile(r"\*\*+(?!/)|(?<=[^/])\*\*+")  # `a**.yaml`; pathlib refuses two stars with anything beside them
 _LONGEST_FILE_NAME = 255  # bytes
-_ABSOLUTE = re.compile(r"/[\w.-][\w./ {}:-]*")
+_ABSOLUTE = re.compile(r"/[\w.-][\w./ {}:-]*")  # /data/out
+# Names of functions that write, and of arguments that name what is written: save_pretrained, output_dir.
 _WRITES = re.compile(
     r"save|write|dump|makedirs|mkdir|checkpoint|filehandler|^to_(?:csv|json|parquet|pickle)$", re.IGNORECASE
 )
 _OUTPUT = re.compile(
     r"(?:\w+_)?(?:out|output|save|log|logging|checkpoint|ckpt|work|result|results)_?(?:dir|path|file|folder)"
 )
-_PATH = re.compile(r"(?!/)[\w./ -]{1,200}[/.][\w./ -]*")
+_PATH = re.compile(r"(?!/)[\w./ -]{1,200}[/.][\w./ -]*")  # data/train.csv, ../data
+# Calls that read a file of settings.
 _LOADS = re.compile(
     r"\b(?:safe_load|full_load|yaml\.load|tomllib\.load|toml\.load|OmegaConf\.load|json\.load|ConfigParser)\("
 )
-_SHORT_TEXT = re.compile(r"""["']([\w-]{1,40})["']""")
+_SHORT_TEXT = re.compile(r"""["']([\w-]{1,40})["']""")  # "base"
 _HYDRA_NAME = re.compile(r"""config_name=["'](\w+)["']""")  # in a call of Hydra's `compose`
 # A module with the values of a script: `config`, `hparams`, `constants`.
 _CONFIG_MODULE = re.compile(
@@ -89,17 +91,19 @@ _SEARCHERS = frozenset(
 _ANY_SETTINGS = ("*.yaml", "*.yml", "*.toml", "*.ini", "*.json", "*.py")
 # An argument that names a settings file: `--config`, `params_file`.
 CONFIG = re.compile(r"(?:config|cfg|conf|params|settings|hparams|opt)(?:[_-]?(?:file|path|name|yaml|yml|json))?")
+# add_argument("config"), add_argument("-c", "--config", required=True)
 _NEEDED_CONFIG = re.compile(
     rf"""add_argument\((?:\s*["']-\w["'],)?\s*["'](?:{CONFIG.pattern}["']|--{CONFIG.pattern}["'][^)]*required\s*=\s*True)"""
 )
-_CONFIG_ARGUMENT = re.compile(rf"""["'](?:--)?{CONFIG.pattern}["']""")
+_CONFIG_ARGUMENT = re.compile(rf"""["'](?:--)?{CONFIG.pattern}["']""")  # "--config"
+# Parts of names of files that have no settings.
 _RESULTS = re.compile(r"metric|result|score|output|report|history|package|vocab|tokenizer", re.IGNORECASE)
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.Pow: operator.pow,
 }
-_COMPARISON = re.compile(r"""\b(\w+)(?:\.lower\(\))?\s*==\s*["']([\w.+-]{1,40})["']""")
+_COMPARISON = re.compile(r"""\b(\w+)(?:\.lower\(\))?\s*==\s*["']([\w.+-]{1,40})["']""")  # args.optimizer == "adam"
 _KINDS = ("int", "float", "bool", "str")  # of options, named as Python's types
 _HYDRA_KEYS = ("hydra", "defaults")  # keys of a configuration that Hydra itself reads
 
@@ -137,8 +141,8 @@ class Script:
         options: Its parameters; none for TUNE, STUDY, WANDB, PARSED and HYDRA, whose parameters are not in its text.
         config: With HYDRA, path of its configuration without the suffix, relative to the script. With SETTINGS, or with a
             COMMAND whose values are in a file, name of the file. Otherwise "".
-        top: Modules that it imports at its top level, in their order.
-        late: Modules that it imports only in other places, such as functions, in their order.
+        top_modules: Modules that it imports at its top level, in their order.
+        late_modules: Modules that it imports only in other places, such as functions, in their order.
         objects: Full names of what it imports, such as `src.nets` for `from src import nets`.
         search: With STUDY, fields of the job. With WANDB, the sweep. Otherwise empty.
         notes: With STUDY, remarks on settings of the search that the job lacks. With COMMAND, remarks on secrets.
@@ -169,8 +173,8 @@ class Script:
     style: Style
     options: tuple[Option, ...]
     config: str = ""
-    top: tuple[str, ...] = ()
-    late: tuple[str, ...] = ()
+    top_modules: tuple[str, ...] = ()
+    late_modules: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
     search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -196,6 +200,21 @@ class Script:
     outputs: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """All modules that it imports, those of its top level first."""
+        return (*self.top_modules, *self.late_modules)
+
+
+class _Form(NamedTuple):
+    """The way in which a script gets its parameters, and what belongs to it. See `Script` for the attributes."""
+
+    style: Style
+    options: tuple[Option, ...] = ()
+    config: str = ""
+    returned: str = ""
+    search: Mapping[str, Any] = MappingProxyType({})
 
 
 def read(
@@ -225,80 +244,135 @@ def read(
     values = tuple(_text_options(tree, requested))  # before the tree changes, as a trial replaces values in the text
     changed_dicts = folding.fold(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    hydra_main_names = _hydra_main_names(tree)
     all_text = f"{text}\n{module_text}"
-    style, config, returned = Style.UNKNOWN, "", ""
-    options: tuple[Option, ...] = ()
-    own_search: Mapping[str, Any] = {}
-    notes: list[str] = []
-    # The first style of which the text has signs, from a search of its own to plain arguments.
-    if with_search and ray.starts_search(tree, tree.body):
-        style = Style.TUNE
-    elif with_search and (own_search := study.read(tree, calls, name, notes, given_arguments)):
-        style = Style.STUDY
-    elif with_search and (own_search := _sweep_fields(tree, calls, changed_dicts)):
-        style = Style.WANDB
-    elif hydra := next((call for call in calls if _dotted_name(call.func) in hydra_main_names), None):
-        style, config, returned = Style.HYDRA, _config_path(hydra), _returned_expression(tree, hydra)
-    elif any(_executes_file(call) for call in calls):
-        style, options = Style.CONFIGURATOR, tuple(_configurator_options(tree))
-    elif "sacred" in text and (options := tuple(_sacred_options(tree))):
-        style, returned = Style.SACRED, _sacred_return(tree)
-    elif _PARSERS.search(all_text):
-        style = Style.PARSED
-    elif "sys.argv" in all_text and _has_numbers(options := tuple(_position_options(tree))):
-        style = Style.POSITIONS
-    elif "sys.argv" in all_text and (options := tuple(_attribute_options(tree))):
-        style = Style.ATTRIBUTES
-    if with_search and style is Style.UNKNOWN:
-        style, own_search = _search_in_modules(tree, module_text, name, notes)
-    # The remaining styles are for scripts without arguments. Each one below replaces those before it.
-    if style is Style.UNKNOWN and not ARGUMENTS.search(all_text):
-        style, options = Style.GLOBALS, values
-    top = list(dict.fromkeys(_imported_modules(tree.body)))
-    late = [module for module in dict.fromkeys(_imported_modules(list(ast.walk(tree)))) if module not in top]
-    searcher = _searcher(text, [*top, *late])
-    if searcher and style in _WITHOUT_ARGUMENTS:
-        style, options = Style.SEARCHES, ()
-    if style in _WITHOUT_ARGUMENTS and (prompt_options := tuple(_prompt_options(tree))):
-        style, options = Style.PROMPTS, prompt_options
+    top_modules = tuple(dict.fromkeys(_imported_modules(tree.body)))
+    all_modules = dict.fromkeys(_imported_modules(ast.walk(tree)))
+    late_modules = tuple(module for module in all_modules if module not in top_modules)
+    searcher = _searcher(text, [*top_modules, *late_modules])
     variables = tuple(_environment_options(tree))
-    needs_variables = any(option.required for option in variables)
-    # Variables replace values in the text if one of them is worth a search, or if the script cannot run without them and has
-    # no other value that is.
-    if style in _WITHOUT_ARGUMENTS and (guess.space(variables) or (needs_variables and not guess.space(options))):
-        style, options = Style.ENVIRONMENT, variables
-    is_module = any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree))
-    takes_file = style is Style.UNKNOWN and "sys.argv[1]" in text
-    has_config_argument = style is Style.PARSED and bool(_CONFIG_ARGUMENT.search(all_text))
+    # The first form of which the text has signs, from a search of its own to values in its text.
+    notes: list[str] = []
+    form = _search_form(tree, calls, changed_dicts, name, notes, given_arguments) if with_search else None
+    form = form or _argument_form(tree, calls, text, all_text)
+    if with_search:
+        form = form or _search_in_modules(tree, module_text, name, notes)
+    if form is None:
+        has_unknown_parser = bool(ARGUMENTS.search(all_text))
+        form = _other_form(tree, values, variables, searcher, has_unknown_parser=has_unknown_parser)
+    # The settings files.
+    takes_file = form.style is Style.UNKNOWN and "sys.argv[1]" in text
+    has_config_argument = form.style is Style.PARSED and bool(_CONFIG_ARGUMENT.search(all_text))
     settings_files = _settings_files(all_text, by_argument=takes_file or has_config_argument)
     config_modules = tuple(_config_module_files(tree))
+    paths = dict.fromkeys((*_path_texts(tree), *own_folder.upward_paths(tree)))
     return Script(
-        style,
-        options,
-        config=config,
-        top=tuple(top),
-        late=tuple(late),
+        form.style,
+        form.options,
+        config=form.config,
+        top_modules=top_modules,
+        late_modules=late_modules,
         objects=tuple(naming.imported(tree).values()),
-        search=own_search,
+        search=dict(form.search),
         notes=tuple(notes),
-        returned=returned,
-        is_module=is_module,
+        returned=form.returned,
+        is_module=any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree)),
         settings=(*settings_files, *config_modules),
         config_modules=config_modules,
         takes_file=takes_file,
         values=values,
         searcher=searcher,
-        paths=tuple(
-            path for path in dict.fromkeys((*_path_texts(tree), *own_folder.upward_paths(tree))) if "\0" not in path
-        ),
+        paths=tuple(path for path in paths if "\0" not in path),
         printed=_printed_metric(tree, calls),
         needs_file=bool(_NEEDED_CONFIG.search(all_text)),
         compared=_compared_texts(all_text),
         shared_paths=tuple(dict.fromkeys(_shared_paths(tree, calls))),
-        searching=_searching_command(tree, calls) if style in OWN_SEARCHES else "",
+        searching=_searching_command(tree, calls) if form.style in OWN_SEARCHES else "",
         variables=variables,
     )
+
+
+def _search_form(
+    tree: ast.Module,
+    calls: Sequence[ast.Call],
+    changed_dicts: Collection[str],
+    name: str,
+    notes: list[str],
+    given_arguments: Sequence[str],
+) -> _Form | None:
+    """Return the form of a script that starts a search by Ray Tune, Optuna, W&B or another library; None without one.
+
+    Args:
+        tree: Tree of the script.
+        calls: Calls in it.
+        changed_dicts: Names of dicts whose content is unknown, as other statements change them.
+        name: Name of the script.
+        notes: Remarks for the user; see `study.read`.
+        given_arguments: Arguments of the script in the user's command.
+    """
+    if ray.starts_search(tree, tree.body):
+        return _Form(Style.TUNE)
+    if job_fields := study.read(tree, calls, name, notes, given_arguments):
+        return _Form(Style.STUDY, search=job_fields)
+    if sweep := _sweep_fields(tree, calls, changed_dicts):
+        return _Form(Style.WANDB, search=sweep)
+    return None
+
+
+def _argument_form(tree: ast.Module, calls: Sequence[ast.Call], text: str, all_text: str) -> _Form | None:
+    """Return the form of a script that takes arguments, or has a configuration of Hydra or Sacred; None for others.
+
+    Args:
+        tree: Tree of the script.
+        calls: Calls in it.
+        text: Its text.
+        all_text: Its text and that of the modules in its folder, in which its parser may be.
+    """
+    hydra_main_names = _hydra_main_names(tree)
+    hydra = next((call for call in calls if _dotted_name(call.func) in hydra_main_names), None)
+    if hydra is not None:
+        return _Form(Style.HYDRA, config=_config_path(hydra), returned=_returned_expression(tree, hydra))
+    if any(_executes_file(call) for call in calls):
+        return _Form(Style.CONFIGURATOR, tuple(_configurator_options(tree)))
+    if "sacred" in text and (options := tuple(_sacred_options(tree))):
+        return _Form(Style.SACRED, options, returned=_sacred_return(tree))
+    if _PARSERS.search(all_text):
+        return _Form(Style.PARSED)
+    if "sys.argv" in all_text:
+        if _has_numbers(options := tuple(_position_options(tree))):
+            return _Form(Style.POSITIONS, options)
+        if options := tuple(_attribute_options(tree)):
+            return _Form(Style.ATTRIBUTES, options)
+    return None
+
+
+def _other_form(
+    tree: ast.Module,
+    values: tuple[Option, ...],
+    variables: tuple[Option, ...],
+    searcher: str,
+    *,
+    has_unknown_parser: bool,
+) -> _Form:
+    """Return the form of a script without a known search or parser.
+
+    Args:
+        tree: Tree of the script.
+        values: Values in its text that parameters can replace.
+        variables: Environment variables that it reads.
+        searcher: Library by which it searches by itself; "" for none.
+        has_unknown_parser: Whether it may read arguments by a parser that is not known. Then its values stay.
+    """
+    options = () if has_unknown_parser else values
+    if searcher:
+        return _Form(Style.SEARCHES)
+    if prompt_options := tuple(_prompt_options(tree)):
+        return _Form(Style.PROMPTS, prompt_options)
+    # Variables replace values in the text if one of them is worth a search, or if the script cannot run without them and has
+    # no other value that is.
+    needs_variables = any(option.required for option in variables)
+    if guess.space(variables) or (needs_variables and not guess.space(options)):
+        return _Form(Style.ENVIRONMENT, variables)
+    return _Form(Style.UNKNOWN if has_unknown_parser else Style.GLOBALS, options)
 
 
 def _parse(text: str, name: str) -> ast.Module:
@@ -313,7 +387,7 @@ def _parse(text: str, name: str) -> ast.Module:
         line = getattr(error, "lineno", None) or 0
         is_too_deep = isinstance(error, (RecursionError, MemoryError))  # raised by Python's parser, without a message
         reason = "it is nested too deeply for Python's parser" if is_too_deep else getattr(error, "msg", error)
-        raise SpecError([Issue(("script",), f"is not Python: {reason}", name, line)]) from error
+        raise SpecError([Issue(("script",), f"is not Python: {reason}", source=name, line=line)]) from error
 
 
 def _searcher(text: str, modules: Sequence[str]) -> str:
@@ -336,6 +410,7 @@ def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
     """
     assigned = {ast.unparse(node.targets[0]): node.value for node in ast.walk(tree) if isinstance(node, ast.Assign)}
     for call in calls:
+        # Expressions that may be such paths.
         name = _dotted_name(call.func).rpartition(".")[2]
         by_name = naming.arguments_by_name(call, "file", "mode")
         mode = _literal(by_name.get("mode"))
@@ -380,11 +455,9 @@ def _is_subcommand(tree: ast.Module, calls: Sequence[ast.Call], function: ast.Fu
     group, _, name = _dotted_name(decorator.func).rpartition(".")
     if name != "command" or not group:
         return False
-    if group == "click":
-        added = [
-            ast.unparse(word) for call in calls if _dotted_name(call.func).endswith(".add_command") for word in call.args
-        ]
-        return function.name in added
+    if group == "click":  # cli.add_command(tune)
+        adding_calls = [call for call in calls if _dotted_name(call.func).endswith(".add_command")]
+        return any(ast.unparse(argument) == function.name for call in adding_calls for argument in call.args)
     apps = [node.value for node in ast.walk(tree) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == group]
     is_typer = any(isinstance(app, ast.Call) and _dotted_name(app.func).endswith("Typer") for app in apps)
     commands = [call for call in calls if _dotted_name(call.func) in (f"{group}.command", f"{group}.callback")]
@@ -405,8 +478,9 @@ def _printed_metric(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
     It is the first name of a loss or a score in the last value of the last `print` without words, or else in the expressions
     that are assigned to the printed variables, the last assignment first; otherwise "cost".
     """
-    printed = [_wordless_values(call.args) for call in calls if _dotted_name(call.func) == "print"]
-    last_value = max((values[-1] for values in printed if values), key=lambda value: value.lineno, default=None)
+    printed_values = [_wordless_values(call.args) for call in calls if _dotted_name(call.func) == "print"]
+    last_values = [values[-1] for values in printed_values if values]  # of each call
+    last_value = max(last_values, key=lambda value: value.lineno, default=None)
     if last_value is None:
         return "cost"
     variables = {node.id for node in ast.walk(last_value) if isinstance(node, ast.Name)}
@@ -422,17 +496,16 @@ def _wordless_values(printed: Sequence[ast.expr]) -> list[ast.expr]:
     What stands in parentheses is left out. [] if it prints words, too.
     """
     values: list[ast.expr] = []
+    texts: list[str] = []
     for node in printed:
-        if isinstance(node, ast.JoinedStr):
-            node = _without_remark(node)
-            values += [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
-            texts = [part.value for part in node.values if isinstance(part, ast.Constant)]
-        else:
-            texts = [node.value] if isinstance(node, ast.Constant) else []
-            values += [] if texts else [node]
-        if any(character.isalpha() for text in texts for character in str(text)):
-            return []
-    return values
+        parts = _without_remark(node).values if isinstance(node, ast.JoinedStr) else [node]
+        for part in parts:
+            if isinstance(part, ast.Constant):
+                texts.append(str(part.value))
+            else:
+                values.append(part.value if isinstance(part, ast.FormattedValue) else part)
+    prints_words = any(character.isalpha() for character in "".join(texts))
+    return [] if prints_words else values
 
 
 def _without_remark(text: ast.JoinedStr) -> ast.JoinedStr:
@@ -568,10 +641,8 @@ def _config_path(call: ast.Call) -> str:
     return f"{prefix}{name.removesuffix('.yaml')}".lstrip("/")
 
 
-def _search_in_modules(tree: ast.Module, module_text: str, name: str, notes: list[str]) -> tuple[Style, dict[str, Any]]:
-    """Return the style of a search that a script starts by a function of its modules, and with STUDY the fields of its job.
-
-    The style is UNKNOWN without such a search.
+def _search_in_modules(tree: ast.Module, module_text: str, name: str, notes: list[str]) -> _Form | None:
+    """Return the form of a script that starts a search by a function of its modules; None without such a search.
 
     Args:
         tree: Tree of the script.
@@ -582,17 +653,19 @@ def _search_in_modules(tree: ast.Module, module_text: str, name: str, notes: lis
     try:
         modules = notebook.parse(module_text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Style.UNKNOWN, {}
+        return None
     if ray.starts_search(modules, tree.body):
-        return Style.TUNE, {}
+        return _Form(Style.TUNE)
     imported = naming.imported(modules)
     calls = [node for node in naming.executed_nodes(modules, tree.body) if isinstance(node, ast.Call)]
-    search_calls = [call for call in calls if study.is_search(call, imported)]
-    fields = study.read(modules, calls, name, notes) if search_calls else {}
-    return (Style.STUDY, {**fields, "entrypoint": ""}) if fields else (Style.UNKNOWN, {})
+    if not any(study.is_search(call, imported) for call in calls):
+        return None
+    job_fields = study.read(modules, calls, name, notes)
+    # A trial imports the function of a search from the script itself, and not from its modules.
+    return _Form(Style.STUDY, search={**job_fields, "entrypoint": ""}) if job_fields else None
 
 
-def _sweep_fields(tree: ast.Module, calls: Sequence[ast.Call], changed: Collection[str]) -> dict[str, Any]:
+def _sweep_fields(tree: ast.Module, calls: Sequence[ast.Call], changed_dicts: Collection[str]) -> dict[str, Any]:
     """Return the sweep that a script starts with `wandb.sweep` and runs with `wandb.agent`; {} without one.
 
     One that is not in the text, such as that of a YAML file, has no parameters.
@@ -600,18 +673,18 @@ def _sweep_fields(tree: ast.Module, calls: Sequence[ast.Call], changed: Collecti
     Args:
         tree: Tree of the script.
         calls: Calls in it.
-        changed: Names of dicts whose content is unknown, as other statements change them.
+        changed_dicts: Names of dicts whose content is unknown, as other statements change them.
     """
-    sweep_calls = [naming.arguments_by_name(call, "sweep") for call in calls if _dotted_name(call.func) == "wandb.sweep"]
-    agent_calls = [naming.arguments_by_name(call) for call in calls if _dotted_name(call.func) == "wandb.agent"]
-    sweep = sweep_calls[0].get("sweep") if sweep_calls else None
-    agent = agent_calls[0] if agent_calls else {}
+    sweep_calls = [call for call in calls if _dotted_name(call.func) == "wandb.sweep"]
+    agent_calls = [call for call in calls if _dotted_name(call.func) == "wandb.agent"]
+    sweep = naming.arguments_by_name(sweep_calls[0], "sweep").get("sweep") if sweep_calls else None
+    agent_arguments = naming.arguments_by_name(agent_calls[0]) if agent_calls else {}
+    if sweep is None or not agent_arguments:
+        return {}
     assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
     values = {ast.unparse(node.targets[0]): node.value for node in reversed(assignments)}  # the first value of each name
-    values = {name: value for name, value in values.items() if name not in changed}
-    if sweep is None or not agent:
-        return {}
-    count = _literal(agent.get("count"))
+    values = {name: value for name, value in values.items() if name not in changed_dicts}
+    count = _literal(agent_arguments.get("count"))
     cap = {"run_cap": count} if isinstance(count, int) else {}
     try:
         sweep_fields = _literal_value(sweep, values)
@@ -660,7 +733,8 @@ def _configurator_options(tree: ast.Module) -> Iterator[Option]:
     call_line = next((call.lineno for call in calls if _executes_file(call)), 0)
     for name, node in arguments.first_assignments(tree).items():
         value = _literal(node.value)
-        if node.lineno < call_line and value is not None and not isinstance(value, list) and not name.startswith("_"):
+        is_single_value = value is not None and not isinstance(value, list)
+        if is_single_value and node.lineno < call_line and not name.startswith("_"):
             yield _flag_option(name, value)
 
 
@@ -675,11 +749,13 @@ def _text_options(tree: ast.Module, requested: Collection[str]) -> Iterator[Opti
     unnamed = {} if spots.keys() >= set(requested) else arguments.first_argument_spots(tree)
     for name, spot in spots.items():
         value = _literal(spot.value)
-        if value is not None and not isinstance(value, list) and not name.startswith("_"):
-            owners = dict.fromkeys(position.owner for position in (spot, *spot.others) if position.owner)
-            option = Option(name, value, _kind(value), aliases=tuple(f"{owner}.{name}" for owner in owners))
-            if name in assigned or name.lower() in requested_keys or name in unnamed or guess.parameter(option):
-                yield option
+        if value is None or isinstance(value, list) or name.startswith("_"):
+            continue
+        owners = dict.fromkeys(position.owner for position in (spot, *spot.others) if position.owner)
+        aliases = tuple(f"{owner}.{name}" for owner in owners)
+        option = Option(name, default=value, kind=_kind(value), aliases=aliases)
+        if name in assigned or name.lower() in requested_keys or name in unnamed or guess.parameter(option):
+            yield option
 
 
 def repeated_lines(text: str) -> dict[str, list[int]]:
@@ -708,25 +784,35 @@ def module_options(text: str, name: str) -> list[Option]:
     return [option for option in options if not spots[option.name].is_default]
 
 
-def module_paths(text: str) -> list[tuple[int, str]]:
-    """Return the paths, without suffix, of the modules that a Python file may import; [] if it is not Python.
+class ModulePath(NamedTuple):
+    """The path of a module that a file imports.
 
-    Each comes with the number of folders above which it is: 0 for a folder of `sys.path`, 1 for the file's own folder, as of
-    `from . import nets`.
+    Attributes:
+        level: 0 if it is in a folder of `sys.path`, 1 if it is in the file's own folder, as in `from . import nets`, 2 if it
+            is in the folder above, and so on.
+        path: Path in that folder, without suffix.
     """
-    paths: dict[tuple[int, str], None] = {}
+
+    level: int
+    path: str
+
+
+def module_paths(text: str) -> list[ModulePath]:
+    """Return the paths of the modules that a Python file may import; [] if it is not Python."""
+    paths: list[ModulePath] = []
     try:
-        nodes = list(ast.walk(_parse(text, "")))
+        tree = _parse(text, name="")
     except SpecError:
         return []
-    for node in nodes:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            paths |= {(0, alias.name.replace(".", "/")): None for alias in node.names}
+            paths += [ModulePath(level=0, path=alias.name.replace(".", "/")) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             package = (node.module or "").replace(".", "/")
+            # An imported name may also be that of a module.
             names = [package, *(f"{package}/{alias.name}".lstrip("/") for alias in node.names)]
-            paths |= {(node.level, name): None for name in names if name}
-    return list(paths)
+            paths += [ModulePath(level=node.level, path=name) for name in names if name]
+    return list(dict.fromkeys(paths))
 
 
 def with_default(option: Option, text: str | None) -> Option:
@@ -749,18 +835,13 @@ def _environment_options(tree: ast.Module) -> Iterator[Option]:
         if call.args and _dotted_name(call.func) in ("float", "int"):
             kinds[call.args[0]] = _dotted_name(call.func)
     for node in ast.walk(tree):
+        by_name: dict[str, ast.expr] = {}
         if isinstance(node, ast.Call) and _dotted_name(node.func).endswith(("environ.get", "getenv")):
-            read_arguments = naming.arguments_by_name(node, "key", "default")
-        elif (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.ctx, ast.Load)
-            and _dotted_name(node.value).endswith("environ")
-        ):
-            read_arguments = {"key": node.slice}
-        else:
-            continue
-        name, default = _literal(read_arguments.get("key")), _literal(read_arguments.get("default"))
-        if not isinstance(name, str):
+            by_name = naming.arguments_by_name(node, "key", "default")
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            by_name = {"key": node.slice} if _dotted_name(node.value).endswith("environ") else {}
+        name, default = _literal(by_name.get("key")), _literal(by_name.get("default"))
+        if not isinstance(name, str):  # it reads no variable, or one whose name is not in the text
             continue
         kind = kinds.get(node) or _kind(default)
         is_number = kind in ("float", "int")
@@ -770,8 +851,8 @@ def _environment_options(tree: ast.Module) -> Iterator[Option]:
             except (TypeError, ValueError):  # there is no default, or the script does not convert it
                 default = None
         # A variable that is not converted to a number, such as HOME, may be set by the system. So it needs no value.
-        is_needed = is_number and "default" not in read_arguments
-        variables.setdefault(name, Option(name, default, kind, flag=name, required=is_needed))
+        is_needed = is_number and "default" not in by_name
+        variables.setdefault(name, Option(name, default=default, kind=kind, flag=name, required=is_needed))
     yield from variables.values()
 
 
@@ -781,7 +862,7 @@ def _sacred_options(tree: ast.Module) -> Iterator[Option]:
         if any(_dotted_name(decorator).endswith(".config") for decorator in function.decorator_list):
             for name, node in arguments.first_assignments(ast.Module(function.body, [])).items():
                 if (value := _literal(node.value)) is not None:
-                    yield Option(name, value, _kind(value), flag=name)
+                    yield Option(name, default=value, kind=_kind(value), flag=name)
 
 
 def _prompt_options(tree: ast.Module) -> Iterator[Option]:
@@ -793,7 +874,7 @@ def _prompt_options(tree: ast.Module) -> Iterator[Option]:
             kind = next((kind for kind in ("float", "int") if f"{kind}(input(" in text), "str")
             text_without_words = re.sub(r"\w*[A-Za-z_]\w*", "", text)  # a name such as `layer2` has no default
             number = re.search(settings.NUMBER, text_without_words)
-            option = Option(ast.unparse(node.targets[0]), None, kind, required=number is None)
+            option = Option(ast.unparse(node.targets[0]), kind=kind, required=number is None)
             yield with_default(option, number[0] if number else None)
 
 
@@ -809,7 +890,8 @@ def _position_options(tree: ast.Module) -> Iterator[Option]:
         default = _literal(node.orelse) if isinstance(node, ast.IfExp) else defaults.get(name)
         kind = next((kind for kind in ("float", "int") if f"{kind}(sys.argv[" in text), "str")
         if match and int(match[1]) > 0:
-            by_position.setdefault(int(match[1]), Option(name, default, kind, required=default is None))
+            option = Option(name, default=default, kind=kind, required=default is None)
+            by_position.setdefault(int(match[1]), option)
     for position in range(1, max(by_position, default=0) + 1):  # also those that are assigned to no variable
         yield by_position.get(position, Option(f"argument_{position}", required=True))
 
@@ -835,8 +917,8 @@ def _flag_option(name: str, value: Any) -> Option:
     kind = _kind(value)
     return Option(
         name,
-        value,
-        kind,
+        default=value,
+        kind=kind,
         flag=f"--{name}",
         style="value" if kind == "bool" else "",
         lists="literal" if isinstance(value, list) else "",
@@ -886,7 +968,7 @@ def _executes_file(call: ast.Call) -> bool:
     return _dotted_name(call.func) == "exec" and bool(call.args) and ast.unparse(call.args[0]).startswith("open('")
 
 
-def _imported_modules(nodes: list[Any]) -> Iterator[str]:
+def _imported_modules(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the names of the modules that statements import, also in the body of a `try` or an `if`; no relative imports."""
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -900,7 +982,8 @@ def _imported_modules(nodes: list[Any]) -> Iterator[str]:
 def hydra_options(
     text: str,
     name: str,
-    groups: Mapping[str, Mapping[str, str]],
+    *,
+    groups: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     overrides: Mapping[str, str] = MappingProxyType({}),
     requested: Collection[str] = (),
 ) -> list[Option]:
@@ -945,7 +1028,7 @@ def _group_options(
             requested ones.
     """
     choices = tuple(file_texts) if len(file_texts) > 1 else ()
-    yield Option(group, chosen, choices=choices, flag=group)
+    yield Option(group, default=chosen, choices=choices, flag=group)
     leaves_by_file = {file: _group_leaves(group, text) for file, text in file_texts.items()}
     # Hydra refuses to set a leaf that the chosen file lacks, and a search may choose any file of the group.
     for name, leaf in leaves_by_file[chosen].items():
@@ -978,4 +1061,4 @@ def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[Option]:
             yield Option(name, flag=name, required=True)
         elif type(value) in (int, float, bool) or (isinstance(value, str) and "${" not in value):
             kind = _kind(value)
-            yield Option(name, value, kind, flag=name, style="value" if kind == "bool" else "")
+            yield Option(name, default=value, kind=kind, flag=name, style="value" if kind == "bool" else "")

@@ -62,7 +62,8 @@ class Start:
         A script that was started in the old folder is started in the new one. Any other keeps its working directory.
         """
         cwd = "." if self.cwd == "." else os.path.relpath(self.folder / self.cwd, folder)
-        return Start(folder, cwd, tuple(os.path.relpath(root, folder) for root in self.roots), self.module)
+        path = tuple(os.path.relpath(root, folder) for root in self.roots)
+        return Start(folder, cwd=cwd, path=path, module=self.module)
 
     def command(self, name: str, function: str = "", variables: Sequence[str] = ()) -> list[str]:
         """Return the command of a job that starts the script; [] if the job can run the file by its field `script`.
@@ -72,6 +73,7 @@ class Start:
             function: Function of the script to call, as an entry point of its package is called; "" to run the script.
             variables: Assignments of environment variables.
         """
+        # The words of `env`.
         path = [os.path.relpath(entry, self.cwd) for entry in self.path]
         if function and not self.module:  # `python -c` does not import from the script's folder by itself
             path.append(os.path.relpath(Path(name).parent, self.cwd))
@@ -81,6 +83,7 @@ class Start:
         if path:
             env_words.append(f"PYTHONPATH={os.pathsep.join(dict.fromkeys(path))}")
         env_words += variables
+        # Those of Python.
         if function:
             program = ["-c", f"from {self.module or Path(name).stem} import {function}; {function}()"]
         elif self.module:
@@ -106,11 +109,13 @@ def start(file: Path, parsed_script: Script, text: str) -> Start:
     """
     home = file.parent
     above = [folder for folder in home.parents[:_LEVELS] if not has_other_files(folder)]
-    imported = sorted({module.partition(".")[0] for module in (*parsed_script.top, *parsed_script.late)})
+    # The folders from which it imports.
+    imported = sorted({module.partition(".")[0] for module in parsed_script.modules})
     module = _module_name(file)
     if not parsed_script.is_module and module.partition(".")[0] not in imported:
         module = ""  # it imports nothing from its package, so it can run as a file
-    roots = _import_roots(file, module, imported, {*parsed_script.top, *parsed_script.late, *parsed_script.objects}, above)
+    roots = _import_roots(file, module, imported, {*parsed_script.modules, *parsed_script.objects}, above)
+    # The files that it and the modules name.
     # Hydra finds its folder of configurations from any working directory, so this path does not count.
     config_folder = os.path.normpath(Path(parsed_script.config).parent) if parsed_script.config else None
     module_texts = (source(file) for file in _imported_files([home, *roots], parsed_script))
@@ -132,7 +137,7 @@ def start(file: Path, parsed_script: Script, text: str) -> Start:
     if finds_own_modules(text) and not module:
         roots = []
     path = tuple(os.path.relpath(root, folder) for root in dict.fromkeys(roots))
-    return Start(folder, os.path.relpath(cwd, folder), path, module)
+    return Start(folder, cwd=os.path.relpath(cwd, folder), path=path, module=module)
 
 
 def code_of(file: Path) -> tuple[Path, str]:
@@ -144,19 +149,20 @@ def code_of(file: Path) -> tuple[Path, str]:
     Args:
         file: Path of the script.
     """
-    real, home = file.resolve(), (file.parent, file.name)
+    real, in_own_folder = file.resolve(), (file.parent, file.name)
     if Path.cwd() not in real.parent.parents:
-        return home
+        return in_own_folder
     try:
         if not any(root_above(real.parent, name) for name in missing_modules(real)):
-            return home
+            return in_own_folder
         text = source(real)
         start_by_paths = start(real, script.read(text, str(real)), text)
     except InputError:  # the checks of the job report it
-        return home
+        return in_own_folder
     name = real.relative_to(start_by_paths.folder).as_posix()
+    needs_command = bool(start_by_paths.command(name))  # its path alone would not start it
     is_in_working_directory = start_by_paths.folder.is_relative_to(Path.cwd())
-    return home if start_by_paths.command(name) or not is_in_working_directory else (start_by_paths.folder, name)
+    return in_own_folder if needs_command or not is_in_working_directory else (start_by_paths.folder, name)
 
 
 def finds_own_modules(text: str) -> bool:
@@ -245,7 +251,7 @@ def typed_start(file: Path, parsed_script: Script, text: str, working_directory:
         return start_by_paths
     folder = Path(os.path.commonpath([start_by_paths.folder, working_directory]))
     path = tuple(os.path.relpath(root, folder) for root in start_by_paths.roots)
-    return Start(folder, os.path.relpath(working_directory, folder), path, start_by_paths.module)
+    return Start(folder, cwd=os.path.relpath(working_directory, folder), path=path, module=start_by_paths.module)
 
 
 def _can_start_in(folder: Path, file: Path) -> bool:
@@ -279,23 +285,19 @@ def _import_roots(
     for name in imported:
         if any(has_module(folder, name) for folder in (home, *roots)) or is_installed(name):
             continue
-        paths = [object_name.replace(".", "/") for object_name in objects if object_name.startswith(f"{name}.")]
-
-        def is_root(root: Path, name: str = name, paths: Sequence[str] = paths) -> bool:
-            """Return whether a folder has the module. One that contains the script may only have the module's name."""
-            if not _has_only_name(root, name, home):
-                return has_module(root, name)
-            return any(has_module(root, path) for path in paths)
-
-        matches = filter(is_root, candidates)
-        if (root := next(matches, None)) is not None:
-            roots.append(root)
+        object_paths = [object_name.replace(".", "/") for object_name in objects if object_name.startswith(f"{name}.")]
+        for root in candidates:
+            # A folder that is only named like the module counts if it has what the script imports from the module.
+            paths = object_paths if _has_only_name(root, name, home) else [name]
+            if any(has_module(root, path) for path in paths):
+                roots.append(root)
+                break
     return roots
 
 
 def _imported_files(roots: Sequence[Path], parsed_script: Script) -> list[Path]:
     """Return the files of the modules that a script imports from its own folder and from others."""
-    names = (module.replace(".", "/") for module in (*parsed_script.top, *parsed_script.late))
+    names = (module.replace(".", "/") for module in parsed_script.modules)
     candidates = [root / f"{name}{suffix}" for name in names for root in roots for suffix in (".py", "/__init__.py")]
     return [file for file in dict.fromkeys(candidates) if file.is_file()][:_MOST_FILES]
 
@@ -404,7 +406,7 @@ def root_above(folder: Path, module: str) -> Path | None:
 def missing_modules(file: Path) -> set[str]:
     """Return the modules that a script and the modules in its folder import, and that are neither there nor installed."""
     parsed_files = [parsed_file for _, parsed_file in modules(file).values()]
-    names = {name.partition(".")[0] for parsed in parsed_files for name in (*parsed.top, *parsed.late)}
+    names = {name.partition(".")[0] for parsed in parsed_files for name in parsed.modules}
     return {name for name in names if not has_module(file.parent, name) and not is_installed(name)}
 
 
@@ -423,10 +425,11 @@ def imported_files(file: Path, roots: Sequence[Path]) -> list[Path]:
         roots: Folders of `sys.path` that may have its modules.
     """
     files = [file]
-    for path in files:  # which grows
-        for level, name in script.module_paths(source(path)):
-            folders = [path.parents[level - 1]] if 0 < level <= len(path.parents) else roots
-            candidates = (folder / f"{name}{end}" for folder in folders for end in (".py", "/__init__.py"))
+    for path in files:  # the list grows while it is read
+        for module in script.module_paths(source(path)):
+            is_relative = 0 < module.level <= len(path.parents)
+            folders = [path.parents[module.level - 1]] if is_relative else roots
+            candidates = (folder / f"{module.path}{end}" for folder in folders for end in (".py", "/__init__.py"))
             module_file = next(filter(Path.is_file, candidates), None)
             if module_file is not None and module_file not in files and len(files) < _MOST_FILES:
                 files.append(module_file)
@@ -444,7 +447,7 @@ def module_text(file: Path, script_text: str | None = None) -> str:
     """
     files = modules(file, script_text)
     text, parsed_script = files[Path(file.name)]
-    names = [*parsed_script.top, *parsed_script.late]
+    names = parsed_script.modules
     above = [module for root in start(file, parsed_script, text).roots for module in modules_of(root, names).values()]
     return "\n".join([*(module for module, _ in (*files.values(), *above)), package_text(file)])
 
@@ -465,7 +468,7 @@ def _read_files(home: Path, files: Sequence[Path], texts: Mapping[Path, str]) ->
             text = texts[path] if path in texts else source(home / path)
             parsed_file = script.read(text, str(home / path))
             by_path[path] = text, parsed_file
-            imported = (*parsed_file.top, *parsed_file.late)
+            imported = parsed_file.modules
             todo += [module_file for name in imported for module_file in _module_files(home, name)]
     return by_path
 

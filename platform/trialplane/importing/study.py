@@ -38,36 +38,46 @@ class _Library:
     sampler: str = ""
 
 
-_SKOPT = _Library(("func", "dimensions"), "n_calls", 100)
-_SKLEARN = _Library(("estimator", "param_distributions"), "n_iter", 10, "mean_test_score", "maximize")
-_KERAS = _Library(("hypermodel", "objective", "max_trials"), "max_trials", 10, "objective", "")
-# Library and last part of a call's full name → the call.
-_CALLS: Mapping[tuple[str, str], _Library] = {
-    ("hyperopt", "fmin"): _Library(("fn", "space", "algo", "max_evals"), "max_evals", metric="loss"),
-    ("sklearn", "RandomizedSearchCV"): dataclasses.replace(_SKLEARN, sampler="random"),
-    **{
-        ("sklearn", name): dataclasses.replace(
-            _SKLEARN, arguments=("estimator", "param_grid"), trials="", sampler="bruteforce"
-        )
-        for name in ("GridSearchCV", "HalvingGridSearchCV")
+_HYPEROPT = _Library(("fn", "space", "algo", "max_evals"), trials="max_evals", metric="loss")
+_SKOPT = _Library(("func", "dimensions"), trials="n_calls", default_trials=100)
+_SKLEARN = _Library(
+    ("estimator", "param_distributions"),
+    trials="n_iter",
+    default_trials=10,
+    metric="mean_test_score",
+    direction="maximize",
+)
+_SKLEARN_GRID = dataclasses.replace(_SKLEARN, arguments=("estimator", "param_grid"), trials="", sampler="bruteforce")
+_BAYES_OPT = _Library(("f", "pbounds"), trials="", default_trials=30, metric="target", direction="maximize")
+_KERAS = _Library(
+    ("hypermodel", "objective", "max_trials"), trials="max_trials", default_trials=10, metric="objective", direction=""
+)
+_KERAS_HYPERBAND = dataclasses.replace(_KERAS, arguments=("hypermodel", "objective", "max_epochs"), trials="")
+_KERAS_CALLS = {
+    "RandomSearch": _KERAS,
+    "BayesianOptimization": _KERAS,
+    "GridSearch": _KERAS,
+    "Hyperband": _KERAS_HYPERBAND,
+}
+_OPTUNA = {"OptunaSearchCV": dataclasses.replace(_SKLEARN, trials="n_trials")}
+# Library → last part of a call's full name → the call.
+_CALLS: Mapping[str, Mapping[str, _Library]] = {
+    "hyperopt": {"fmin": _HYPEROPT},
+    "sklearn": {
+        "RandomizedSearchCV": dataclasses.replace(_SKLEARN, sampler="random"),
+        "HalvingRandomSearchCV": dataclasses.replace(_SKLEARN, trials="n_candidates", sampler="random"),
+        "GridSearchCV": _SKLEARN_GRID,
+        "HalvingGridSearchCV": _SKLEARN_GRID,
     },
-    ("sklearn", "HalvingRandomSearchCV"): dataclasses.replace(_SKLEARN, trials="n_candidates", sampler="random"),
-    ("skopt", "BayesSearchCV"): dataclasses.replace(_SKLEARN, default_trials=50),
-    **{
-        (root, "OptunaSearchCV"): dataclasses.replace(_SKLEARN, trials="n_trials")
-        for root in ("optuna", "optuna_integration")
+    "skopt": {
+        "BayesSearchCV": dataclasses.replace(_SKLEARN, default_trials=50),
+        **dict.fromkeys(("gp_minimize", "forest_minimize", "gbrt_minimize", "dummy_minimize"), _SKOPT),
     },
-    **{("skopt", f"{name}_minimize"): _SKOPT for name in ("gp", "forest", "gbrt", "dummy")},
-    ("bayes_opt", "BayesianOptimization"): _Library(("f", "pbounds"), "", 30, "target", "maximize"),
-    **{
-        (root, name): _KERAS
-        for root in ("keras_tuner", "kerastuner")
-        for name in ("RandomSearch", "BayesianOptimization", "GridSearch")
-    },
-    **{
-        (root, "Hyperband"): dataclasses.replace(_KERAS, arguments=("hypermodel", "objective", "max_epochs"), trials="")
-        for root in ("keras_tuner", "kerastuner")
-    },
+    "bayes_opt": {"BayesianOptimization": _BAYES_OPT},
+    "optuna": _OPTUNA,
+    "optuna_integration": _OPTUNA,
+    "keras_tuner": _KERAS_CALLS,
+    "kerastuner": _KERAS_CALLS,
 }
 
 
@@ -88,10 +98,12 @@ def read(
     calls = sorted(calls, key=lambda call: (call.lineno, call.col_offset))
     imported = naming.imported(tree)
     values = _Values(tree, calls, arguments)
-    if "optuna" in {full_name.partition(".")[0] for full_name in imported.values()} and (
-        optimize_calls := [call for call in calls if _is_method(call, "optimize") and (call.args or call.keywords)]
-    ):
+    # Optuna.
+    imports_optuna = any(full_name.partition(".")[0] == "optuna" for full_name in imported.values())
+    optimize_calls = [call for call in calls if _is_method(call, "optimize") and (call.args or call.keywords)]
+    if imports_optuna and optimize_calls:
         return _study_job(tree, calls, optimize_calls, name, values, notes)
+    # Another library.
     has_parser = any(_is_method(call, "parse_args") for call in calls)
     conditional = _conditional_nodes(tree, dict(flags.typed(arguments, calls))) if has_parser else set()
     library_calls = [call for call in calls if call not in conditional and _library(call, imported)]
@@ -99,19 +111,20 @@ def read(
     if library is None:
         return {}
     loops = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While))]
-    if len(library_calls) > 1 or any(node is library_calls[0] for loop in loops for node in ast.walk(loop)):
+    is_in_loop = any(node is library_calls[0] for loop in loops for node in ast.walk(loop))
+    if len(library_calls) > 1 or is_in_loop:
         notes.append(f"only the search that starts first is taken (line {library_calls[0].lineno}), and not further ones")
     return _library_job(library_calls[0], library, calls, values, notes)
 
 
 def _conditional_nodes(tree: ast.Module, options: Collection[str]) -> set[ast.AST]:
     """Return the nodes of a script that run only with an option that its arguments do not have, as in `if args.tune:`."""
-    branches = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Attribute) and node.test.attr not in options
-    ]
-    return {node for branch in branches for statement in branch.body for node in ast.walk(statement)}
+    nodes: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Attribute) and node.test.attr not in options:
+            for statement in node.body:
+                nodes.update(ast.walk(statement))
+    return nodes
 
 
 def is_search(call: ast.Call, imported: Mapping[str, str]) -> bool:
@@ -127,7 +140,11 @@ def is_search(call: ast.Call, imported: Mapping[str, str]) -> bool:
 def _library(call: ast.Call, imported: Mapping[str, str]) -> _Library | None:
     """Return the call of `_CALLS` that a call in a script is; None if it is none of them."""
     full_name = naming.full(call.func, imported)
-    return _CALLS.get((full_name.partition(".")[0], full_name.rpartition(".")[2]))
+    root, last_part = full_name.partition(".")[0], full_name.rpartition(".")[2]
+    return _CALLS.get(root, {}).get(last_part)
+
+
+_MOST_ASSIGNMENTS = 10  # of one name to another that are followed, as of `n = trials` and `trials = 20`
 
 
 class _Values:
@@ -165,8 +182,11 @@ class _Values:
             return None
 
     def resolve(self, node: ast.expr) -> ast.expr:
-        """Return the expression that is assigned to a name, or that a conditional expression stands for."""
-        for _ in range(10):
+        """Return the expression that is assigned to a name, or that a conditional expression stands for.
+
+        Any other expression is returned unchanged.
+        """
+        for _ in range(_MOST_ASSIGNMENTS):
             if isinstance(node, ast.Name) and (assigned := self._assigned.get(node.id)) is not None:
                 node = assigned
             elif isinstance(node, ast.IfExp) and (is_true := self.value(node.test)) is not None:
@@ -197,20 +217,30 @@ class _Values:
 def _library_job(
     call: ast.Call, library: _Library, calls: Sequence[ast.Call], values: _Values, notes: list[str]
 ) -> dict[str, Any]:
-    """Return the fields of the job for a search by another library than Optuna."""
+    """Return the fields of the job for a search by another library than Optuna.
+
+    Args:
+        call: Call of the library.
+        library: What is known about such a call.
+        calls: Calls in the script.
+        values: Values of the script's variables.
+        notes: Remarks for the user; see `read`.
+    """
     by_name = naming.arguments_by_name(call, *library.arguments)
     metric, direction = library.metric, library.direction
     if not direction:
         metric, direction = _keras_objective(by_name.get(metric), values, notes)
+    # The number of trials.
     trials = values.value(by_name.get(library.trials)) if library.trials in by_name else library.default_trials
     if library.sampler == "bruteforce":
         trials = _grid_size(values.value(by_name["param_grid"])) if "param_grid" in by_name else None
-    for maximize in (other for other in calls if _is_method(other, "maximize")):
-        counts = naming.arguments_by_name(maximize, "init_points", "n_iter")
-        rounds = [
-            values.value(counts[key]) if key in counts else default for key, default in (("init_points", 5), ("n_iter", 25))
-        ]
-        trials = sum(rounds) if all(isinstance(count, int) for count in rounds) else None
+    for maximize in (other for other in calls if _is_method(other, "maximize")):  # of bayes_opt
+        counts_by_name = naming.arguments_by_name(maximize, "init_points", "n_iter")
+        counts = [5, 25]  # the defaults
+        for index, key in enumerate(("init_points", "n_iter")):
+            if key in counts_by_name:
+                counts[index] = values.value(counts_by_name[key])
+        trials = sum(counts) if all(isinstance(count, int) for count in counts) else None
     if type(trials) is not int or trials < 1:
         trials = search.DEFAULT_TRIALS
         notes.append(f"the text of the script shows no number of trials, so `trials` is {trials}")
@@ -235,10 +265,9 @@ def _keras_objective(node: ast.expr | None, values: _Values, notes: list[str]) -
     """
     if node is None or _is_none(node := values.resolve(node)):
         return "val_loss", "minimize"
-    directions = {"min": "minimize", "max": "maximize"}
     by_name = naming.arguments_by_name(node, "name", "direction") if isinstance(node, ast.Call) else {"name": node}
-    metric = values.value(by_name.get("name"))
-    direction = directions.get(str(values.value(by_name.get("direction"))))
+    metric, mode = values.value(by_name.get("name")), values.value(by_name.get("direction"))
+    direction = {"min": "minimize", "max": "maximize"}.get(str(mode))
     if isinstance(metric, str) and not isinstance(node, ast.Call):
         direction = guess.direction(metric)
     metric_text = metric if isinstance(metric, str) else "val_loss"
@@ -273,14 +302,20 @@ def _study_job(
     values: _Values,
     notes: list[str],
 ) -> dict[str, Any]:
-    """Return the fields of the job for the first function that a script passes to `study.optimize`."""
-    importable_names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    importable_names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    """Return the fields of the job for the first function that a script passes to `study.optimize`.
+
+    Args:
+        tree: Tree of the script.
+        calls: Calls in it.
+        optimize_calls: Those of `study.optimize`.
+        name: Name of the script.
+        values: Values of its variables.
+        notes: Remarks for the user; see `read`.
+    """
     optimize_arguments = naming.arguments_by_name(optimize_calls[0], "func", "n_trials")
-    function = optimize_arguments.get("func")
     studies = _studies(tree, optimize_calls[0], calls)
     study_arguments = _study_arguments(studies[-1], values) if studies else {}
+    # The objectives.
     alternatives = {_directions(call, values) for call in studies}
     directions = alternatives.pop() if len(alternatives) == 1 else (None,)
     if None in directions:
@@ -294,7 +329,10 @@ def _study_job(
     if type(trials) is not int or trials < 1:
         trials = search.DEFAULT_TRIALS
         notes.append(f"n_trials: the text of the script shows no number of trials, so `trials` is {trials}")
+    # The function of a trial.
     stem = PurePath(name).stem
+    importable_names = _importable_names(tree)
+    function = optimize_arguments.get("func")
     is_importable = stem.isidentifier() and isinstance(function, ast.Name) and function.id in importable_names
     job: dict[str, Any] = {
         "kind": "hpo",
@@ -304,6 +342,7 @@ def _study_job(
         **({"pruner": "asha"} if any(_is_method(call, "should_prune") for call in calls) else {}),
         "trials": trials,
     }
+    # Other settings of the study and of the call.
     for field, choices in (("sampler", optuna_options.SAMPLERS), ("pruner", optuna_options.PRUNERS)):
         if field in study_arguments:
             job |= _component(field, values.resolve(study_arguments[field]), values, choices, notes)
@@ -311,25 +350,43 @@ def _study_job(
         job["parallel"] = jobs
     if isinstance(seconds := values.value(optimize_arguments.get("timeout")), int | float) and 0 < seconds < math.inf:
         job["budget"] = {"time": f"{max(1, int(seconds))}s"}
-    points = [naming.arguments_by_name(call, "params") for call in calls if _is_method(call, "enqueue_trial")]
-    known_points = [point for arguments in points if isinstance(point := values.value(arguments.get("params")), dict)]
-    known_points = [point for point in known_points if None not in (*point, *point.values())]
-    if known_points:
-        job["enqueue"] = known_points
-    if len(known_points) < len(points):
-        notes.append(
-            "enqueue_trial: only running the script would show some points to try first; write `enqueue` into job.yaml"
-        )
+    if points := _enqueued_points(calls, values, notes):
+        job["enqueue"] = points
     if "storage" in study_arguments:
         notes.append("storage: a run has a ledger; `platform export` writes it as an Optuna study")
-    others = {ast.unparse(call.args[0]): call.lineno for call in optimize_calls[1:] if call.args}
-    for text, line in others.items():
+    # Further searches.
+    lines = {ast.unparse(call.args[0]): call.lineno for call in optimize_calls[1:] if call.args}  # by function
+    for text, line in lines.items():
         if function is not None and text != ast.unparse(function):
             remedy = f"; for that one: --set entrypoint=optuna:{stem}:{text}" if text in importable_names else ""
             notes.append(
                 f"only the first search, of {ast.unparse(function)}, is taken, and not that of {text} (line {line}){remedy}"
             )
     return job
+
+
+def _importable_names(tree: ast.Module) -> set[str]:
+    """Return the names of the functions and variables that a script defines at its top level."""
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
+
+
+def _enqueued_points(calls: Sequence[ast.Call], values: _Values, notes: list[str]) -> list[dict[str, Any]]:
+    """Return the points of the calls of `enqueue_trial` whose values are in the text. Add a remark if others are not."""
+    points = [
+        values.value(naming.arguments_by_name(call, "params").get("params"))
+        for call in calls
+        if _is_method(call, "enqueue_trial")
+    ]
+    known_points = [point for point in points if isinstance(point, dict) and None not in (*point, *point.values())]
+    if len(known_points) < len(points):
+        notes.append(
+            "enqueue_trial: only running the script would show some points to try first; write `enqueue` into job.yaml"
+        )
+    return known_points
 
 
 def _component(field: str, node: ast.expr, values: _Values, choices: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -371,7 +428,8 @@ def _component(field: str, node: ast.expr, values: _Values, choices: Mapping[str
         notes.append(f"{field}: {', '.join(unreadable)} of {cls} cannot be read; write `{field}` into job.yaml")
     has_required = all(key in options for key, option in choices[name].options.items() if option.required)
     fields: dict[str, Any] = {}
-    if name != "grid" and has_required and not node.args:  # the grid of a job is its space, and not an option
+    is_grid = name == "grid"  # whose options are the space of a job
+    if not is_grid and has_required and not node.args:
         fields[field] = {"name": name, **options} if options else name
     if seed is not None:
         fields["seed"] = seed
@@ -385,13 +443,17 @@ def _studies(tree: ast.Module, optimize: ast.Call, calls: Sequence[ast.Call]) ->
     """
     study_calls = [call for call in calls if naming.last(call.func) in ("create_study", "load_study")]
     assert isinstance(optimize.func, ast.Attribute)
-    receiver = optimize.func.value
+    receiver = optimize.func.value  # `study` of `study.optimize(…)`
+    # The only one, even if it is in another function, such as one that returns the study.
+    studies = study_calls if len(study_calls) == 1 else []
+    # Those that are assigned to the receiver; the innermost function with an assignment is decisive.
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and optimize in ast.walk(node)]
-    studies = study_calls if len(study_calls) == 1 else []  # that of another function, such as one that returns it
-    for scope in (tree, *functions):  # the innermost function with an assignment is decisive
+    for scope in (tree, *functions):
         parts = {part for value in _assigned_values(scope, ast.unparse(receiver)) for part in ast.walk(value)}
         studies = [call for call in study_calls if call in parts] or studies
-    studies = [receiver] if receiver in study_calls and isinstance(receiver, ast.Call) else studies
+    # The receiver itself, as of `create_study().optimize(…)`.
+    if isinstance(receiver, ast.Call) and receiver in study_calls:
+        studies = [receiver]
     studies = [call for call in studies if call.lineno <= optimize.lineno] or studies
     return [call for call in studies if naming.last(call.func) == "create_study"] or studies
 

@@ -97,7 +97,7 @@ def python_path(text: str, call: script.Call, request: Request) -> str:
 
 def _is_installed_instead(root: Path, parsed_script: Script) -> bool:
     """Return whether all modules that a script imports from a folder are also installed, and so imported by its command."""
-    names = {module.partition(".")[0] for module in (*parsed_script.top, *parsed_script.late)}
+    names = {module.partition(".")[0] for module in parsed_script.modules}
     names_in_root = [name for name in names if script_folder.has_module(root, name)]
     return bool(names_in_root) and all(script_folder.is_installed_outside(Path.cwd(), name) for name in names_in_root)
 

@@ -506,14 +506,14 @@ def _with_value(option: Option, folder: Path) -> Option:
 
 def _preloaded_modules(parsed_script: Script) -> list[str]:
     """Return the libraries to import once per slot; [] if the script imports all of them at its top, as that is enough."""
-    late = [module for module in parsed_script.late if _is_heavy(module)]
-    top = [module for module in parsed_script.top if _is_heavy(module)]
+    late = [module for module in parsed_script.late_modules if _is_heavy(module)]
+    top = [module for module in parsed_script.top_modules if _is_heavy(module)]
     return [*top, *late] if late else []
 
 
 def _imports_wandb(parsed_script: Script) -> bool:
     """Return whether a script imports W&B."""
-    return any(module.partition(".")[0] == "wandb" for module in (*parsed_script.top, *parsed_script.late))
+    return any(module.partition(".")[0] == "wandb" for module in parsed_script.modules)
 
 
 def _is_heavy(module: str) -> bool:

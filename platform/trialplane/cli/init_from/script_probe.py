@@ -225,8 +225,13 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
     shared_in_command = (*script.shared_outputs(call.arguments), *script.shared_ports(str(copy.file)))
     shared_paths = tuple(dict.fromkeys((*shared_in_command, *called_script.shared_paths)))
-    top, late = called_script.top, called_script.late
-    command = dataclasses.replace(command, shared_paths=shared_paths, top=top, late=late, unknown=tuple(unknown_names))
+    command = dataclasses.replace(
+        command,
+        shared_paths=shared_paths,
+        top_modules=called_script.top_modules,
+        late_modules=called_script.late_modules,
+        unknown=tuple(unknown_names),
+    )
     declared = dataclasses.replace(declared, options=options, left_out=(*declared.left_out, *left_out))
     return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
 
@@ -770,12 +775,13 @@ def _hydra_parameters(
             groups.setdefault(group, {})[yaml_file.stem] = yaml_file.read_text(encoding="utf-8", errors="replace")
         overrides = {name: value for name, _, value in (word.partition("=") for word in words)}
         text = config.read_text(encoding="utf-8")
-        return Declared(tuple(script.hydra_options(text, config.name, groups, overrides, requested)))
+        options = script.hydra_options(text, config.name, groups=groups, overrides=overrides, requested=requested)
+        return Declared(tuple(options))
     log = copy.scratch / "composed.yaml"
     command = [*copy.start.words(copy.name), "--cfg", "job"]  # prints the configuration and ends
     bounded.run(command, copy.folder, _probe_environment(copy.scratch), log, _LONGEST_PROBE)
     with contextlib.suppress(SpecError):
-        if options := script.hydra_options(log.read_text(encoding="utf-8", errors="replace"), copy.file.name, {}):
+        if options := script.hydra_options(log.read_text(encoding="utf-8", errors="replace"), copy.file.name):
             return Declared(tuple(options))
     raise InputError(
         f"{copy.file.name} names no existing Hydra configuration; `platform import hydra FILE` reads one with a "

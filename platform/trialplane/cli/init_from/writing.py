@@ -492,7 +492,7 @@ def _print_missing_libraries(file: Path, parsed_script: Script, roots: Sequence[
         parsed_script: Content of the script.
         roots: Folders with its own modules.
     """
-    for name in dict.fromkeys(module.partition(".")[0] for module in (*parsed_script.top, *parsed_script.late)):
+    for name in dict.fromkeys(module.partition(".")[0] for module in parsed_script.modules):
         if not any(script_folder.has_module(root, name) for root in roots) and not script_folder.is_installed(name):
             output.note(
                 f"{file.name} imports {name}, which is not installed here; on a cluster the trial image needs it too"
