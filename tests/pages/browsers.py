@@ -13,14 +13,7 @@ import pytest
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # No GPU is needed: WebGL is drawn by the processor. Tests run as root in containers, where Chromium has no sandbox.
-# With only WebGL drawn as by a GPU, and not all of the page, a test takes three quarters of the time.
-FLAGS = (
-    "--no-sandbox",
-    "--use-angle=swiftshader",
-    "--enable-unsafe-swiftshader",
-    "--ignore-gpu-blocklist",
-    "--disable-gpu-compositing",
-)
+FLAGS = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist")
 # Keeps the canvases that were given a WebGL context; asking a canvas for it would make one.
 _COUNTING = """
     const get = HTMLCanvasElement.prototype.getContext;
