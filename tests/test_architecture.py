@@ -290,7 +290,10 @@ def test_imports_inside_functions_are_those_that_are_listed_with_their_reason() 
 
 def test_no_python_that_is_started_imports_from_the_folder_it_is_in() -> None:
     """Which may be anybody's, with a mlflow.py in it. A script of the user's own is another matter."""
-    wrong = [f"{name_of(file)}:{line}" for file in MODULES for line in unsafe_starts(ast.parse(file.read_text()))]
+    texts = {name_of(file): file.read_text() for file in MODULES}
+    wrong = [
+        f"{name}:{line}" for name, text in texts.items() if "executable" in text for line in unsafe_starts(ast.parse(text))
+    ]
     assert not wrong, f"these start Python without -P: {wrong}"
 
 

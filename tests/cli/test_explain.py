@@ -79,7 +79,8 @@ def test_only_a_name_of_your_choice_is_said_to_be_one() -> None:
     sentence = "A value with a name of your choice."
     assert f": {sentence}\n" in explain("environment.X").output
     for field, choices in (("sampler", options.SAMPLERS), ("pruner", options.PRUNERS)):
-        for name in {"name"}.union(*(choice.options for choice in choices.values())):
+        # Of each set of options one is explained, as the others are in the same table.
+        for name in {"name", *(min(choice.options) for choice in choices.values() if choice.options)}:
             assert sentence not in explain(f"{field}.{name}").output
     assert explain("pruner.promote").output.startswith("pruner.promote: Whether to pause trials at rungs")
     assert explain("pruner.asha.max").output.startswith("pruner.asha.max: auto: promote beyond")
