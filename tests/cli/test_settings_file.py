@@ -51,6 +51,27 @@ def test_a_script_has_the_end_of_the_name_of_its_settings_file(
     assert settings_file.named_in_part(command, tmp_path / "main.py", tmp_path, requested)[0] == name
 
 
+@pytest.mark.parametrize(
+    ("command", "text", "requested", "name"),
+    [
+        ("--model_dir models/a", 'open(os.path.join(args.model_dir, "params.json"))', ["lr"], "models/a/params.json"),
+        ("--model_dir=models/b/", 'open(f"{args.model_dir}/params.json")', ["lr"], "models/b/params.json"),
+        ("--seed 1", 'open(os.path.join("models/b", "params.json"))', ["lr"], "models/b/params.json"),
+        ("--out models", 'open(os.path.join(args.model_dir, "params.json"))', ["lr"], ""),
+        ("--model_dir models/a", 'open(os.path.join(args.model_dir, "results.json"))', ["lr"], ""),
+        ("--model_dir models/a", 'open(os.path.join(args.model_dir, "params.json"))', ["dropout"], ""),
+    ],
+)
+def test_a_command_has_the_folder_of_the_settings_file_that_a_script_names(
+    tmp_path: Path, command: str, text: str, requested: list[str], name: str
+) -> None:
+    for folder in ("models/a", "models/b"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "params.json").write_text('{"lr": 0.1}')
+    (tmp_path / "main.py").write_text(text)
+    assert settings_file.named_in_script(command, tmp_path / "main.py", tmp_path, requested)[0] == name
+
+
 def test_a_large_folder_of_data_is_not_walked_for_a_settings_file(tmp_path: Path) -> None:
     for folder in ("configs", "rows", "z/configs"):
         (tmp_path / folder).mkdir(parents=True)

@@ -172,7 +172,7 @@ def _named_settings(
     config, values = settings_file.named(words, Path(folder), requested, by_stem=by_stem)
     if not config and by_stem and call is not None:
         script_file = Path(folder, call.script)
-        config, values = settings_file.named_in_script(script_file, Path(folder), requested)
+        config, values = settings_file.named_in_script(words, script_file, Path(folder), requested)
         if not config and requested:
             config, values = settings_file.named_in_part(words, script_file, Path(folder), requested)
     return (os.path.normpath(Path(folder, config)) if config else ""), values

@@ -165,10 +165,13 @@ def is_configuration(file: Path, folder: Path) -> bool:
     return is_config and is_data and file.is_file() and file.stat().st_size <= _MOST_BYTES
 
 
-def named_in_script(file: Path, folder: Path, requested: Collection[str]) -> tuple[str, list[Option]]:
+def named_in_script(command: str, file: Path, folder: Path, requested: Collection[str]) -> tuple[str, list[Option]]:
     """Return the settings file that a script or its modules name or import, with a parameter that the user wants to search.
 
+    The script may name only the file, as `params.json`, and the command or the script its folder: `--model_dir models/a`.
+
     Args:
+        command: Command line.
         file: The script.
         folder: Folder in which it is started.
         requested: Names of the parameters that the user wants to search.
@@ -181,7 +184,11 @@ def named_in_script(file: Path, folder: Path, requested: Collection[str]) -> tup
     imported = [
         os.path.relpath(file.parent / name, folder) for _, module in modules.values() for name in module.config_modules
     ]
-    name, values = named(" ".join([*words, *imported]), folder, requested, by_stem=False)
+    file_names = [PurePath(word).name for word in words if word.endswith(settings.SUFFIXES)]
+    texts = filter(None, (*re.split(r"[\s=\"']+", command), *words))
+    folders = [text for text in texts if script_folder.exists(folder / text) and (folder / text).is_dir()]
+    in_folders = [f"{word.rstrip('/')}/{name}" for word in dict.fromkeys(folders) for name in dict.fromkeys(file_names)]
+    name, values = named(" ".join([*in_folders, *words, *imported]), folder, requested, by_stem=False)
     return (name, values) if _has_requested(values, requested) else ("", [])
 
 
