@@ -264,14 +264,14 @@ class _Pipeline:
             self._refuse("has no stages, and a job needs a stage with `cmd`", "stages")
         elif len(fields_by_stage) > _MOST_STAGES:
             self._refuse(f"has more than {_MOST_STAGES:,} stages", "stages")
-        self._raise()
+        self._raise_issues()
         shared_values: list[Mapping[str, Any]] = [self._read_data(PARAMS, "stages")] if self._files.exists(PARAMS) else []
         shared_values += self._variables(data.get("vars"), ".", "vars")
         self._stages = {
             name: self._stage(name, fields, shared_values) for name, fields in dict(fields_by_stage or {}).items()
         }
         metrics = self._paths(data.get("metrics"), ".", shared_values, number_text="*")
-        self._raise()
+        self._raise_issues()
         # What they read and write.
         self._writers: dict[str, str] = {}  # path → stage that writes it
         for stage in self._stages.values():
@@ -287,16 +287,16 @@ class _Pipeline:
         """Return the content of the pipeline for the command of the user; see `read`."""
         # The stages to run.
         targets = self._targets()
-        self._raise()
+        self._raise_issues()
         names = targets if self._command.is_alone else self._ordered(targets)
-        self._raise()
+        self._raise_issues()
         stages = [self._stages[name] for name in names if not self._stages[name].is_frozen]
         self._check(stages)
-        self._raise()
+        self._raise_issues()
         # Their command, and the file of parameters that trials rewrite.
         sections = self._sections(stages)
         text, in_command = self._command_text(stages)
-        self._raise()
+        self._raise_issues()
         options_by_file = {file: self._options(file, names) for file, names in sections.items()}
         config = self._rewritten_file(options_by_file, requested)
         # The parameters.
@@ -310,7 +310,7 @@ class _Pipeline:
         if not options:
             text, options = launcher.number_placeholders(text)
         self._check_names(options, in_command, options_by_file, config)
-        self._raise()
+        self._raise_issues()
         self._note_stages(stages, names)
         text, secrets = credentials.extract(text, self._secrets)
         own_secrets = {variable: value for variable, value in secrets.items() if variable not in self._secrets}
@@ -363,7 +363,7 @@ class _Pipeline:
         is_shown = len(self._issues) < errors.MOST_ISSUES
         return errors.nearest(name, itertools.islice(candidates, _MOST_CANDIDATES)) if is_shown else ""
 
-    def _raise(self) -> None:
+    def _raise_issues(self) -> None:
         """Raise an error with the issues, if there are any."""
         if self._issues:
             raise SpecError(self._issues)
@@ -480,7 +480,7 @@ class _Pipeline:
 
         def value_of(match: re.Match[str]) -> str:
             """Return the text of a value."""
-            name = self._name(match)
+            name = self._interpolated_name(match)
             value = _find(values_for_names, name)
             if value is _MISSING or isinstance(value, (dict, list)) or len(str(value)) > _LONGEST_VALUE:
                 return match[0]
@@ -489,8 +489,8 @@ class _Pipeline:
 
         return _INTERPOLATION.sub(value_of, text).replace(r"\${", "${")
 
-    def _name(self, match: re.Match[str]) -> str:
-        """Return the dotted name in an interpolation: layers.0 of `layers[0]`.
+    def _interpolated_name(self, match: re.Match[str]) -> str:
+        """Return the dotted name in an interpolation, and count the interpolation: layers.0 of `layers[0]`.
 
         Raises:
             SpecError: There are too many interpolations, as aliases of YAML can repeat some for each stage.
@@ -498,15 +498,19 @@ class _Pipeline:
         self._interpolations += 1
         if self._interpolations > _MOST_INTERPOLATIONS:
             self._refuse(f"have more than {_MOST_INTERPOLATIONS:,} interpolations", "stages")
-            self._raise()
+            self._raise_issues()
         return _INDEX.sub(r".\1", match[1].strip())
 
     def _targets(self) -> list[str]:
-        """Return the names of the stages that the user's command runs, or else the last one with metrics."""
+        """Return the names of the stages that the user's command runs; [] after an issue.
+
+        If it names none, it is the last stage with metrics, or else the last one that trains by its name, or else the last.
+        """
         names = []
         for target in self._command.targets:
             name = target.partition("@")[0]  # train@0, of a template
-            name = name if name in self._stages else self._writers.get(_join(target), "")
+            if name not in self._stages:  # the target is a path
+                name = self._writers.get(_join(target), "")
             if not name:
                 self._refuse(f"there is no stage {target!r}; {self._hint(target, self._stages)}".rstrip("; "), "stages")
             names.append(name)
@@ -575,7 +579,7 @@ class _Pipeline:
                         self._refuse(f"{file} has no {name}; {hint}".rstrip("; "), "stages", stage.name, "params")
                 sections.setdefault(file, []).extend(names or [""])
             for match in _INTERPOLATION.finditer("\n".join(stage.commands)):
-                name = self._name(match)
+                name = self._interpolated_name(match)
                 for file, data in self._data.items():
                     if _look(data, name) is not _MISSING:
                         sections.setdefault(file, []).append(name)
@@ -613,12 +617,7 @@ class _Pipeline:
                 text = self._with_placeholders(stage, raw_command, options)
                 is_alone = is_single and stage.folder == "."
                 if _NEEDS_SUBSHELL.search(raw_command) and not is_alone:
-                    if set("#\n") & set(raw_command) or "<<" in raw_command:  # a comment would hide the parenthesis
-                        text = f"(\n{text}\n)"
-                    elif text.startswith("("):  # `((` would begin an arithmetic expression
-                        text = f"( {text})"
-                    else:
-                        text = f"({text})"
+                    text = _in_subshell(text, raw_command)
                 if stage.folder != ".":
                     text = f"(cd {arguments.escaped(shlex.quote(stage.folder))} && {text})"
                 pieces.append(text)
@@ -643,7 +642,7 @@ class _Pipeline:
         pieces, copied, length = [], 0, 0  # pieces of the text, which stand for `command` up to the index `copied`
         quote = ""  # quotation mark that is open there
         for match in _INTERPOLATION.finditer(command):
-            name = self._name(match)
+            name = self._interpolated_name(match)
             value = _find(stage.values, name)
             if value is _MISSING or isinstance(value, list):
                 self._refuse_interpolation(stage, match[0], name, value)
@@ -655,7 +654,8 @@ class _Pipeline:
             quote = credentials.open_quote(command[copied:start], quote)
             for key, leaf in leaves:
                 if credentials.is_secret(key, leaf):
-                    text = credentials.reference(key, leaf, self._secrets, quote, command[end : end + 1])
+                    following = command[end : end + 1]
+                    text = credentials.reference(key, leaf, self._secrets, quote=quote, following=following)
                 else:
                     text = self._placeholder(key, leaf, options)
                 words.append(text if key == name else _flag(key.removeprefix(f"{name}."), leaf, text))
@@ -837,6 +837,19 @@ def _secret_note(variable: str) -> str:
 def _literal(text: str) -> str:
     """Return a part of a command as a part of a job's command, with the variables of the shell that it escapes."""
     return arguments.escaped(text.replace(r"\${", "${"))
+
+
+def _in_subshell(text: str, raw_command: str) -> str:
+    """Return a command in parentheses, with which a shell runs it in a shell of its own.
+
+    Args:
+        text: The command with placeholders.
+        raw_command: The command as it is in the pipeline.
+    """
+    # A comment would hide the parenthesis, and the end of a here-document needs a line of its own.
+    if set("#\n") & set(raw_command) or "<<" in raw_command:
+        return f"(\n{text}\n)"
+    return f"( {text})" if text.startswith("(") else f"({text})"  # `((` would begin an arithmetic expression
 
 
 def _flag(name: str, value: Any, text: str) -> str:

@@ -72,7 +72,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         source.fail("has no sweep: it needs `hydra.sweeper` with params")
     for key in source.look():
         if key != "hydra":
-            source.take(key)  # the script reads it
+            source.mark_read(key)  # the script reads it
     sweeper = _sweeper(source)
     parameters = search.Parameters()
     for field in _PARAMETERS:
@@ -276,7 +276,7 @@ def _optuna_parameter(source: Source, field: Place) -> dict[str, Any] | None:
 def _ax_parameter(source: Source, field: Place) -> dict[str, Any] | None:
     """Return a parameter of Ax, or `{"value": …}` for a fixed one. None after an issue. See https://ax.dev/api/service.html."""
     kind = source.text(*field, "type")
-    source.take(*field, "is_ordered")
+    source.mark_read(*field, "is_ordered")
     value_type = source.text(*field, "value_type")
     if kind == "fixed" or "value" in source.keys(*field):
         return {"value": source.take(*field, "value")}

@@ -82,7 +82,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     if source.look("spec", "nasConfig") is not None:
         source.fail("architecture search has no counterpart: a job searches parameters", "spec", "nasConfig")
     for field in ("kind", "apiVersion"):
-        source.take(field)
+        source.mark_read(field)
     job: dict[str, Any] = {"kind": "hpo", "description": f"From Katib's Experiment {source.text('metadata', 'name')}."}
     space = _space(source)
     program = katib_trial.program(source, space)
@@ -166,7 +166,7 @@ def _objective(source: Source) -> tuple[dict[str, Any], float | None]:
         source.refuse("is missing", *field, "objectiveMetricName")
     if direction not in ("minimize", "maximize"):
         source.refuse(f"{direction!r} is not minimize or maximize", *field, "type")
-    source.take(*field, "additionalMetricNames")  # every metric that is found is recorded
+    source.mark_read(*field, "additionalMetricNames")  # every metric that is found is recorded
     strategies = _items(source, (*field, "metricStrategies"))
     best_strategy = "min" if direction == "minimize" else "max"
     strategies.setdefault(metric, _Item(best_strategy, (*field, "objectiveMetricName")))  # Katib's default
@@ -281,7 +281,7 @@ def _metrics(source: Source, objective: str) -> tuple[dict[str, Any] | None, _Mo
     files = (*field, "source", "fileSystemPath")
     kind = source.text(*kind_field) or "StdOut"
     path, file_format = source.text(*files, "path"), source.text(*files, "format")
-    source.take(*files, "kind")
+    source.mark_read(*files, "kind")
     patterns = list(_patterns(source, (*field, "source", "filter", "metricsFormat")))
     # Metrics of all kinds but three are read from what the trial prints.
     if kind in ("None", "Push"):

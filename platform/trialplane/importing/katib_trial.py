@@ -14,7 +14,7 @@ from trialplane.importing.source import Source
 from trialplane.job import arguments, credentials, values
 
 _MACRO = re.compile(r"\$\{trialParameters\.([^{}]+)\}|[{}]")  # the group is NAME; a single brace has none
-_TRIAL_SPEC_FIELD = re.compile(r"\$\{trialSpec\.(\w+)(?:\[(.+)\])?\}")  # ${trialSpec.Name}, ${trialSpec.Labels[team]}
+
 _TEMPLATE = ("spec", "trialTemplate")
 _TRIAL = (*_TEMPLATE, "trialSpec")
 # Replaces the program of an image, which the file does not name.
@@ -42,7 +42,7 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
     """
     replacements = _replacements(source, space)
     kind = source.text(*_TRIAL, "kind")
-    source.take(*_TRIAL, "apiVersion")
+    source.mark_read(*_TRIAL, "apiVersion")
     source.skip("the template of the trial is not in this file: write its command into job.yaml", *_TEMPLATE, "configMap")
     container = _primary_container(source)
     if container is None:
@@ -100,42 +100,20 @@ def _replacements(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
     replacements: dict[str, str] = {}
     for index in source.indices(*_TEMPLATE, "trialParameters"):
         parameter_field = (*_TEMPLATE, "trialParameters", index)
-        source.take(*parameter_field, "description")
+        source.mark_read(*parameter_field, "description")
         name, reference = source.text(*parameter_field, "name"), source.text(*parameter_field, "reference")
-        if (match := _TRIAL_SPEC_FIELD.fullmatch(reference)) is not None:
-            replacements[name] = _trial_spec_text(source, match, (*parameter_field, "reference"))
-            continue
-        parameter = source.name(reference, *parameter_field, "reference")
-        if parameter in space:
+        reference_field = (*parameter_field, "reference")
+        if reference == "${trialSpec.Name}":
+            replacements[name] = "{run}-{trial}"
+        elif reference.startswith("${trialSpec."):  # another field of the trial, such as a label
+            source.note(f"{reference} is not known here; it stays as text", *reference_field)
+            replacements[name] = arguments.escaped(reference)
+        elif (parameter := source.name(reference, *reference_field)) in space:
             replacements[name] = f"{{{parameter}}}"
         else:
-            source.note(f"{reference!r} is not one of the parameters; it stays as text", *parameter_field, "reference")
+            source.note(f"{reference!r} is not one of the parameters; it stays as text", *reference_field)
             replacements[name] = reference
     return replacements
-
-
-def _trial_spec_text(source: Source, match: re.Match[str], reference_field: Place) -> str:
-    """Return the text that replaces a reference to a field of the trial, as `${trialSpec.Name}`.
-
-    A reference that is not known stays as text, with a note.
-
-    Args:
-        source: The file.
-        match: Match of `_TRIAL_SPEC_FIELD`, which is the reference.
-        reference_field: Path of the reference in the file.
-    """
-    field, key = match.groups(default="")
-    if field == "Name":
-        return "{run}-{trial}"
-    if field in ("Kind", "APIVersion"):
-        return arguments.escaped(source.text(*_TRIAL, "kind" if field == "Kind" else "apiVersion"))
-    if field in ("Labels", "Annotations") and source.look(*_TRIAL, "metadata", field.lower(), key) is not None:
-        return arguments.escaped(source.text(*_TRIAL, "metadata", field.lower(), key))
-    if field == "Namespace" and (namespace := source.look("metadata", "namespace")):
-        source.note("is the namespace that the Experiment names, wherever the job runs", *reference_field)
-        return arguments.escaped(str(namespace))
-    source.note(f"{match[0]} is not known here; it stays as text", *reference_field)
-    return arguments.escaped(match[0])
 
 
 def _read_item(source: Source, field: Place, replacements: Mapping[str, str]) -> str:
@@ -178,7 +156,7 @@ def _primary_container(source: Source) -> Place | None:
     ranked = [*named_and_parameterized, *named_containers, *parameterized, *containers]
     if not ranked:
         return None
-    source.take(*ranked[0], "name")  # marks the name as read
+    source.mark_read(*ranked[0], "name")
     return ranked[0]
 
 
@@ -244,7 +222,7 @@ def _nodes(source: Source, kind: str, container: Place) -> int:
     for replica_type in types:
         for other in _containers(source.look(*replicas, replica_type), (*replicas, replica_type)):
             if other != container and _is_same_program(source, other, container):
-                source.take(*other)
+                source.mark_read(*other)
     if kind == "PyTorchJob":
         return pods
     if kind in ("XGBoostJob", "PaddleJob"):

@@ -150,6 +150,7 @@ def read(
             read.
     """
     file = PurePath(name)
+    # The parameters that it declares, in the form of its kind.
     if file.name == _MLPROJECT:
         options, command = _read_mlproject(text, name)
         remedy = "an entry point needs `parameters:` and a command with {NAME}"
@@ -171,6 +172,7 @@ def read(
     else:
         options, command = _read_shell_script(text, file)
         remedy = "write LR=${LR:-0.1}, or LR=${1:-0.1}, for each value to search"
+    # Values in the text of a shell script: those that are requested, and all numbers if there is nothing else to search.
     names, requested_names = {option.name for option in options}, set(map(_key, requested))
     lacks_space = not guess.space(options)  # nothing to search so far
     text_options = tuple(
@@ -234,10 +236,12 @@ def script_without_arguments(text: str) -> str:
     program, *words = _split_words(text)
     if not re.fullmatch(r"python[\d.]*", program):
         return ""
-    words = [word for word in words if word != "-u"]  # which has no effect on a trial
-    if len(words) == 2 and words[0] == "-m":
-        return f"{words[1].replace('.', '/')}.py"
-    return words[0] if len(words) == 1 and words[0].endswith(".py") else ""
+    match [word for word in words if word != "-u"]:  # which has no effect on a trial
+        case ["-m", module]:
+            return f"{module.replace('.', '/')}.py"
+        case [file] if file.endswith(".py"):
+            return file
+    return ""
 
 
 def executed_notebook(text: str) -> str:
@@ -426,7 +430,7 @@ def parse_command_line(
     passes_arguments = call is not None and bool(_SHELL_SYNTAX.search(text))
     if call is not None and passes_arguments:  # the shell gets the further arguments, and passes them on as "$@"
         text = f'{text[: call.end]} "$@"{text[call.end :]}'
-    command, options = number_placeholders(text, _with_placeholders)
+    command, options = number_placeholders(text, convert=_with_placeholders)
     for name, default in _NAMED.findall(text):
         options.setdefault(name, _option(name, default or None, required=not default))
     if not options and not config and call is None:
@@ -442,7 +446,8 @@ def parse_command_line(
 
 def has_parameters(text: str) -> bool:
     """Return whether a command line has named numbers, or values in braces, that are parameters."""
-    return bool(number_placeholders(text)[1] or _NAMED.search(text))
+    _, options = number_placeholders(text)
+    return bool(options or _NAMED.search(text))
 
 
 def number_placeholders(text: str, convert: Callable[[str], str] = str) -> tuple[str, dict[str, Option]]:
@@ -670,10 +675,17 @@ def shell_lines(text: str) -> list[str]:
     return re.sub(r"(?:^|;)[ \t]*do\b", "\n", joined_text, flags=re.MULTILINE).splitlines()
 
 
-def assignment(line: str) -> tuple[str, str] | None:
-    """Return the name and the value of the variable that a line of a shell script sets; None if it sets none."""
+class Assignment(NamedTuple):
+    """An assignment to a variable in a shell script."""
+
+    name: str
+    value: str
+
+
+def assignment(line: str) -> Assignment | None:
+    """Return the assignment in a line of a shell script; None if the line sets no variable."""
     match = _SET.match(line)
-    return None if match is None else (match["name"], match["value"])
+    return None if match is None else Assignment(name=match["name"], value=match["value"])
 
 
 def with_variable_values(text: str, variables: Mapping[str, str]) -> str:

@@ -112,7 +112,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     tree = _parse(text, name)
     source, paths = _read_call(tree, name)
     for call_field in ((), paths.settings, ("run_config",)):
-        source.take(*call_field, CALL)
+        source.mark_read(*call_field, CALL)
     # What is searched, and how.
     searcher, scheduler = (*paths.settings, "search_alg"), (*paths.settings, "scheduler")
     sampler, parallel, space_function = _sampler(source, searcher)
@@ -180,7 +180,7 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, _Paths]:
     """
     calls = list(searches(tree))
     if not calls:
-        raise SpecError([Issue(("file",), "has no tune.Tuner(…) and no tune.run(…)", name)])
+        raise SpecError([Issue(("file",), "has no tune.Tuner(…) and no tune.run(…)", source=name)])
     reader = tune_call.Reader(tree, name, calls[0], folding.fold(tree))
     source = Source(Document(data=reader.data(calls[0], field=()), lines=reader.lines, source=name))
     for field, value_text in reader.assumed:
@@ -320,7 +320,8 @@ def _parse(text: str, name: str) -> ast.Module:
         message = f"is not Python: {error.msg}"
         raise SpecError([Issue(("file",), message, source=name, line=error.lineno or 0)]) from None
     except (ValueError, RecursionError, MemoryError):
-        raise SpecError([Issue(("file",), "is not Python: it contains null bytes, or is nested too deeply", name)]) from None
+        message = "is not Python: it contains null bytes, or is nested too deeply"
+        raise SpecError([Issue(("file",), message, source=name)]) from None
 
 
 def searches(tree: ast.AST) -> Iterator[ast.Call]:
@@ -413,7 +414,7 @@ def _domain(source: Source, field: Place) -> dict[str, Any] | None:
         source.refuse("needs two bounds that can be read", *field)
         return None
     is_integer, log = function.endswith("randint"), "log" in function
-    source.take(*field, "base")  # the base of the logarithm has no effect on the values that are drawn
+    source.mark_read(*field, "base")  # the base of the logarithm has no effect on the values that are drawn
     excludes_upper = is_integer and (step is None or step == 1)  # in Ray, a larger step includes the upper bound
     if excludes_upper:
         high -= 1
@@ -510,7 +511,7 @@ def _sampler(source: Source, field: Place) -> tuple[dict[str, Any], int | None, 
     space = source.look(*field, "space")
     space_function = space.get("text", "") if isinstance(space, dict) else ""
     if space_function.isidentifier():
-        source.take(*field, "space")
+        source.mark_read(*field, "space")
     return sampler or {"name": "tpe"}, parallel, space_function
 
 
@@ -609,7 +610,7 @@ def _trial_resources(source: Source, field: Place) -> tuple[dict[str, Any], Plac
     """
     resources = _resources(source, ("resources_per_trial",))
     while isinstance(source.look(*field), dict) and source.look(*field, CALL) == "with_resources":
-        source.take(*field, CALL)
+        source.mark_read(*field, CALL)
         resources |= _resources(source, (*field, "resources"))
         field = (*field, "trainable")
     return resources, field

@@ -458,6 +458,7 @@ def _is_subcommand(tree: ast.Module, calls: Sequence[ast.Call], function: ast.Fu
     if group == "click":  # cli.add_command(tune)
         adding_calls = [call for call in calls if _dotted_name(call.func).endswith(".add_command")]
         return any(ast.unparse(argument) == function.name for call in adding_calls for argument in call.args)
+    # A group of click always makes subcommands; an app of typer does so if it has several commands, or a callback.
     apps = [node.value for node in ast.walk(tree) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == group]
     is_typer = any(isinstance(app, ast.Call) and _dotted_name(app.func).endswith("Typer") for app in apps)
     commands = [call for call in calls if _dotted_name(call.func) in (f"{group}.command", f"{group}.callback")]

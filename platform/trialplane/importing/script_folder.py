@@ -14,6 +14,7 @@ import sysconfig
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from trialplane.errors import InputError, Issue, SpecError
@@ -26,6 +27,13 @@ _NAMED_PATH = re.compile(r"(?<![\w./$-])(?:\./)?(\w[\w-]*(?:[./][\w.-]+)+|\w[\w.
 _NAMED_MODULE = re.compile(r"python[\d.]*(?:\s+-[a-z])*\s+-m\s+([\w.]+)")  # python -m src.fit
 MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w{1,99}(?:\.\w{1,99})*)'", re.ASCII)
 _LEVELS = 3  # folders above the script's in which its modules and files may be
+
+
+class PythonFile(NamedTuple):
+    """A Python file: its text, and the facts that the text shows."""
+
+    text: str
+    content: Script
 
 
 @dataclasses.dataclass(frozen=True)
@@ -369,7 +377,7 @@ def is_installed_outside(folder: Path, name: str) -> bool:
     return is_in_environment or not file.resolve().is_relative_to(folder.resolve())
 
 
-def modules(file: Path, script_text: str | None = None) -> dict[Path, tuple[str, Script]]:
+def modules(file: Path, script_text: str | None = None) -> dict[Path, PythonFile]:
     """Read a script, and the modules in its folder that it imports, directly or indirectly; 200 files at most.
 
     Args:
@@ -377,13 +385,14 @@ def modules(file: Path, script_text: str | None = None) -> dict[Path, tuple[str,
         script_text: Text of a script that is not written yet. Default: the text of the file.
 
     Returns:
-        Text and content of each file, by path relative to the script's folder. The script comes first.
+        The files, by path relative to the script's folder. The script comes first.
 
     Raises:
         InputError: A file cannot be read.
         SpecError: A file is not Python.
     """
-    return _read_files(file.parent, [Path(file.name)], {} if script_text is None else {Path(file.name): script_text})
+    texts = {} if script_text is None else {Path(file.name): script_text}
+    return _read_files(file.parent, [Path(file.name)], texts=texts)
 
 
 def root_above(folder: Path, module: str) -> Path | None:
@@ -405,14 +414,13 @@ def root_above(folder: Path, module: str) -> Path | None:
 
 def missing_modules(file: Path) -> set[str]:
     """Return the modules that a script and the modules in its folder import, and that are neither there nor installed."""
-    parsed_files = [parsed_file for _, parsed_file in modules(file).values()]
-    names = {name.partition(".")[0] for parsed in parsed_files for name in parsed.modules}
+    names = {name.partition(".")[0] for python_file in modules(file).values() for name in python_file.content.modules}
     return {name for name in names if not has_module(file.parent, name) and not is_installed(name)}
 
 
-def modules_of(folder: Path, names: Iterable[str]) -> dict[Path, tuple[str, Script]]:
+def modules_of(folder: Path, names: Iterable[str]) -> dict[Path, PythonFile]:
     """Read the modules of a folder with these names, and those in it that they import, as `modules` does."""
-    return _read_files(folder, [path for name in names for path in _module_files(folder, name)], {})
+    return _read_files(folder, [path for name in names for path in _module_files(folder, name)])
 
 
 def imported_files(file: Path, roots: Sequence[Path]) -> list[Path]:
@@ -447,12 +455,15 @@ def module_text(file: Path, script_text: str | None = None) -> str:
     """
     files = modules(file, script_text)
     text, parsed_script = files[Path(file.name)]
-    names = parsed_script.modules
-    above = [module for root in start(file, parsed_script, text).roots for module in modules_of(root, names).values()]
-    return "\n".join([*(module for module, _ in (*files.values(), *above)), package_text(file)])
+    python_files = list(files.values())
+    for root in start(file, parsed_script, text).roots:
+        python_files += modules_of(root, parsed_script.modules).values()
+    return "\n".join([*(python_file.text for python_file in python_files), package_text(file)])
 
 
-def _read_files(home: Path, files: Sequence[Path], texts: Mapping[Path, str]) -> dict[Path, tuple[str, Script]]:
+def _read_files(
+    home: Path, files: Sequence[Path], texts: Mapping[Path, str] = MappingProxyType({})
+) -> dict[Path, PythonFile]:
     """Read Python files, and the modules in their folder that they import, as `modules` does.
 
     Args:
@@ -460,16 +471,17 @@ def _read_files(home: Path, files: Sequence[Path], texts: Mapping[Path, str]) ->
         files: Paths of the files in it.
         texts: Texts of files that are not written yet.
     """
-    by_path: dict[Path, tuple[str, Script]] = {}
+    by_path: dict[Path, PythonFile] = {}
     todo = list(files)
     while todo and len(by_path) < _MOST_FILES:
         path = todo.pop(0)
-        if path not in by_path:
-            text = texts[path] if path in texts else source(home / path)
-            parsed_file = script.read(text, str(home / path))
-            by_path[path] = text, parsed_file
-            imported = parsed_file.modules
-            todo += [module_file for name in imported for module_file in _module_files(home, name)]
+        if path in by_path:
+            continue
+        text = texts[path] if path in texts else source(home / path)
+        content = script.read(text, str(home / path))
+        by_path[path] = PythonFile(text, content)
+        for name in content.modules:
+            todo += _module_files(home, name)
     return by_path
 
 
@@ -485,7 +497,7 @@ def source(file: Path) -> str:
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}; nothing was changed") from error
     except ValueError as error:
-        raise SpecError([Issue(("script",), f"is not Python: {error}", str(file))]) from error
+        raise SpecError([Issue(("script",), f"is not Python: {error}", source=str(file))]) from error
 
 
 def package_text(file: Path) -> str:

@@ -84,8 +84,12 @@ class Source:
 
     def take(self, *path: str | int) -> Any:
         """Return the value at a path, and record that it and everything below it was read. None if there is none."""
-        self._read.add(path)
+        self.mark_read(*path)
         return self.look(*path)
+
+    def mark_read(self, *path: str | int) -> None:
+        """Record that the value at a path and everything below it was read, so that there is no note on it."""
+        self._read.add(path)
 
     def keys(self, *path: str | int) -> list[str]:
         """Return the keys of the mapping at a path. Empty if there is none. Add an issue for another value."""
@@ -146,7 +150,7 @@ class Source:
     def skip(self, reason: str, *path: str | int) -> None:
         """Add a note on the value at a path, and record that it was read. Do nothing if there is none."""
         if self.look(*path) is not None:
-            self.take(*path)
+            self.mark_read(*path)
             self.note(reason, *path)
 
     def note(self, reason: str, *path: str | int) -> None:

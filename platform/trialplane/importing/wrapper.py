@@ -48,7 +48,7 @@ class _Branches:
 
     Attributes:
         is_case: Whether it is a `case`.
-        word: Word that a `case` compares with the patterns of its branches.
+        word: Word that a `case` compares with the patterns of its branches; "" for an `if`.
         may_run: Whether the branch at this line may run.
         is_taken: Whether an earlier branch, or this one, runs for certain.
     """
@@ -128,7 +128,7 @@ def only_sets_up(text: str, shell_call: Call) -> bool:
         shell_call: Its call in the command line.
     """
     script_text = _read_text(text, shell_call)
-    for command in launcher.python_commands(script_text):
+    for command in launcher.python_commands(script_text):  # with `cd FOLDER &&` before it, it becomes a harmless line
         script_text = re.sub(rf"(?:\bcd\s+[^\s$`|&;<>]+\s*&&\s*)?{re.escape(command)}", "echo", script_text, count=1)
     return all(_SETUP.fullmatch(line) or _sets_known_value(line) for line in script_text.splitlines())
 
@@ -136,7 +136,9 @@ def only_sets_up(text: str, shell_call: Call) -> bool:
 def _sets_known_value(line: str) -> bool:
     """Return whether a line sets a variable, and only the value of another variable may be unknown."""
     assignment = launcher.assignment(line)
-    return assignment is not None and "export" not in line and not re.search(r"`|\$(?!\w|\{\w+\})", assignment[1])
+    if assignment is None or "export" in line:
+        return False
+    return not re.search(r"`|\$(?!\w|\{\w+\})", assignment.value)  # `date` and $(date), but not $LR and ${LR}
 
 
 def _read_text(text: str, shell_call: Call) -> str:
@@ -177,7 +179,7 @@ def _read_lines(text: str, shell_call: Call) -> Iterator[str]:
         if (shift := _SHIFT.match(line)) is not None:
             words = words[int(shift[1] or 1) :]
         elif (assignment := launcher.assignment(line)) is not None:
-            variables[assignment[0]] = assignment[1]
+            variables[assignment.name] = assignment.value
         yield re.sub(r";;\s*$", "", _with_all_arguments(line, words))  # `;;` ends a branch of a `case`
 
 
