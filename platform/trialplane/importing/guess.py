@@ -66,10 +66,39 @@ _FACTORS = _word_set("factor factors")  # of a matrix: `factor_num`, and not the
 _MOST_SAMPLES = 256  # of one item, as along a ray; a larger number of samples is that of the data
 # Arguments that name a part of the method. Their values are searched if the script lists them.
 _PARTS = _word_set("optimizer optim opt activation act nonlinearity scheduler sched norm normalization init loss criterion")
+# Words of switches that are searched.
 _SWITCHES = _word_set(
     "nesterov augment augmentation amsgrad bias batchnorm bn norm residual bidirectional tie tied shuffle mixup cutmix "
     "warmup pretrained freeze balanced bootstrap scale normalize whiten"
 )
+
+# Kind of an argument that needs a value and has no default → known words of its name, and a value. The first match counts.
+_VALUES: Mapping[str, Sequence[tuple[frozenset[str], Any]]] = {
+    "float": (
+        (_word_set("lr lrate learningrate learning eta step"), 0.01),
+        (_word_set("momentum"), 0.9),
+        (_SHARES, 0.1),
+        (_DECAYS - {"l2"}, 1e-4),
+        (_LOGARITHMIC, 0.1),
+    ),
+    "int": (
+        (_word_set("seed"), 0),
+        (_word_set("workers jobs threads"), 1),
+        (_word_set("epoch epochs step steps iter iters iterations rounds episodes"), 3),
+        (_COUNTS, 2),
+        (_SIZES, 32),
+    ),
+}
+# The same for arguments of other kinds.
+_TEXTS = (
+    (
+        _word_set("out output outdir save savedir log logs logdir workdir work checkpoint checkpoints ckpt result results"),
+        "out",
+    ),
+    (_word_set("name exp experiment run project tag"), "trial"),
+)
+# Words of arguments of these kinds that name data.
+_DATA = _word_set("data dataset input train file path csv tsv root corpus text filename datafile infile")
 
 _LOSSES = _word_set(
     "loss error err mae mse rmse mape smape rmsle nll ce bce perplexity ppl wer cer fid bpc bpb kl regret cost latency "
@@ -284,16 +313,15 @@ def duration(searched: Collection[str], options: Sequence[Option]) -> str:
     has_rollouts = any(map(_OF_ROLLOUTS.fullmatch, keys.values())) and _STEPS_PER_EPOCH not in keys.values()
     has_diffusion = any(map(_OF_DIFFUSION.fullmatch, keys.values()))
     counts = {option.name for option in options if isinstance(option.default, (int, float)) and option.default > 0}
-    names = [
-        name
-        for name, key in keys.items()
-        if (name in searched or name in counts)
-        and _DURATION.fullmatch(key)
-        and not (has_rollouts and _EPOCHS.fullmatch(key))
-        and not (has_diffusion and "time" in key and _PLAIN_STEPS.fullmatch(key))
-    ]
-    others = [name for name in names if not _PLAIN_STEPS.fullmatch(keys[name])]
-    return next((name for name in others or names if name in searched), "")
+    durations: list[str] = []
+    for name, key in keys.items():
+        is_passes = has_rollouts and _EPOCHS.fullmatch(key)
+        is_of_diffusion = has_diffusion and "time" in key and _PLAIN_STEPS.fullmatch(key)
+        if _DURATION.fullmatch(key) and (name in searched or name in counts) and not is_passes and not is_of_diffusion:
+            durations.append(name)
+    # Beside others, plain steps are the length of a rollout.
+    others = [name for name in durations if not _PLAIN_STEPS.fullmatch(keys[name])]
+    return next((name for name in others or durations if name in searched), "")
 
 
 def _duration_key(name: str) -> str:
@@ -324,41 +352,16 @@ def value(option: Option, files: Sequence[str]) -> Any:
         files: Files of the script's folder that could be its data.
     """
     words = _words(option.name)
-    # Known words → value for a name with one of them; the first match counts.
-    if option.kind == "float":
-        by_words: tuple[tuple[frozenset[str], Any], ...] = (
-            (_word_set("lr lrate learningrate learning eta step"), 0.01),
-            (_word_set("momentum"), 0.9),
-            (_SHARES, 0.1),
-            (_DECAYS - {"l2"}, 1e-4),
-            (_LOGARITHMIC, 0.1),
-        )
-    elif option.kind == "int":
-        by_words = (
-            (_word_set("seed"), 0),
-            (_word_set("workers jobs threads"), 1),
-            (_word_set("epoch epochs step steps iter iters iterations rounds episodes"), 3),
-            (_COUNTS, 2),
-            (_SIZES, 32),
-        )
-    else:
-        first_file = next(iter(files), None)
-        by_words = (
-            (
-                _word_set(
-                    "out output outdir save savedir log logs logdir workdir work checkpoint checkpoints ckpt result results"
-                ),
-                "out",
-            ),
-            (_word_set("name exp experiment run project tag"), "trial"),
-            (_word_set("data dataset input train file path csv tsv root corpus text filename datafile infile"), first_file),
-        )
     if option.kind == "str" and _is_rate(words):  # an argument of a shell script, which has no types
         return 0.01
     names_existing_model = "model" in words and not words & {"dir", "out", "output", "save"}
     if names_existing_model:
         return None
-    return next((guessed for known_words, guessed in by_words if known_words & words), None)
+    for known_words, known_value in _VALUES.get(option.kind, _TEXTS):
+        if known_words & words:
+            return known_value
+    is_data = option.kind not in _VALUES and bool(words & _DATA)
+    return next(iter(files), None) if is_data else None
 
 
 def _integer_range(words: Set[str], default: int) -> Guess | None:
@@ -503,10 +506,11 @@ def candidates(text: str) -> list[str]:
     names: dict[str, None] = {}
     for match in matches:
         data_prefix, word = match.groups(default="")
-        name = data_prefix.lower().replace("'s", "") + word
+        name = data_prefix.lower().replace("'s", "") + word  # `valid_0 rmse` of LightGBM's `valid_0's rmse`
         # Of `Last reward: 9, Average reward: 8`, the words before the name are part of it.
-        first = max(0, match.start() - _LONGEST_QUALIFIER)
-        if counts[match[0].lower()] > 1 and (qualifier := _QUALIFIER.search(text, first, match.start())):
+        is_repeated = counts[match[0].lower()] > 1
+        first_character = max(0, match.start() - _LONGEST_QUALIFIER)
+        if is_repeated and (qualifier := _QUALIFIER.search(text, first_character, match.start())):
             name = f"{qualifier[1].lower()}_{name}"
         names[re.sub(r"[^\w/]+", "_", name).strip("_")] = None
     return [name for name in names if is_measure(name)]

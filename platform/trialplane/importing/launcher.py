@@ -39,40 +39,42 @@ _CONSOLE_SCRIPT = re.compile(r"#!(\S*python[\d.]*)\n(?:#[^\n]*\n|import [^\n]*\n
 _MLPROJECT = "MLproject"
 MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
 _TARGETS = ("train", "fit", "training", "run", "main", "all")
-_TARGET = re.compile(r"^([\w.-]+)[ \t]*:(?!=)", re.MULTILINE)
-_MAKE_VARIABLE = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?]?=[ \t]*([^\s#$]+)[ \t]*(?:#.*)?$", re.MULTILINE)
+_TARGET = re.compile(r"^([\w.-]+)[ \t]*:(?!=)", re.MULTILINE)  # train: data
+_MAKE_VARIABLE = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?]?=[ \t]*([^\s#$]+)[ \t]*(?:#.*)?$", re.MULTILINE)  # LR ?= 0.1
 _SILENT = re.compile(r"#|echo\b|$")  # a line of a recipe that trains nothing
-_MAKE_DEFINITION = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?+]?=(.*)$", re.MULTILINE)
-_RULE = re.compile(r"([\w./ -]+):(?![:=])([^#;]*)")
-_MAKE_REFERENCE = re.compile(r"\$[({](\w+)[)}]")
+_MAKE_DEFINITION = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?+]?=(.*)$", re.MULTILINE)  # FLAGS = --lr $(LR)
+_RULE = re.compile(r"([\w./ -]+):(?![:=])([^#;]*)")  # train eval: data
+_MAKE_REFERENCE = re.compile(r"\$[({](\w+)[)}]")  # $(LR), ${LR}
 _PATH = re.compile(r"(?<![\w./$-])\w[\w.-]*/[\w./-]*\w")  # src/train.py
-_LOOP = re.compile(r"^\s*for\s+(\w+)\s+in\s+([^;\n]+?)\s*(?:;|$)", re.MULTILINE)
+_LOOP = re.compile(r"^\s*for\s+(\w+)\s+in\s+([^;\n]+?)\s*(?:;|$)", re.MULTILINE)  # for lr in 0.1 0.01;
 _ARRAY = re.compile(r"^\s*(\w+)=\(([^()]*)\)", re.MULTILINE)  # rates=(0.1 0.01)
 _ARRAY_VALUES = re.compile(r"""["']?\$\{(\w+)\[[@*]\]\}["']?""")  # "${rates[@]}"
 _RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)\}|(?:\$\(|`)seq\s+(-?\d+)(?:\s+(-?\d+))?(?:\)|`)")  # {1..5}, $(seq 5), $(seq 1 5)
 _MOST_VALUES = 100  # of a range
 _MOST_COMMANDS = 5  # in a message
-_QUOTED = r"""(?:'[^']*'|"[^"]*"|[^\s;&|()'"])*"""
-_SET = re.compile(rf"\s*(?P<export>export\s+)?(?P<name>\w+)=(?P<value>{_QUOTED})\s*;?\s*(?:#.*)?$")
+_QUOTED = r"""(?:'[^']*'|"[^"]*"|[^\s;&|()'"])*"""  # a word, of which parts may be quoted
+_SET = re.compile(rf"\s*(?P<export>export\s+)?(?P<name>\w+)=(?P<value>{_QUOTED})\s*;?\s*(?:#.*)?$")  # export LR="0.1"
 # Lines of a shell script that start no program to train.
 _NO_PROGRAM = re.compile(
     r"\s*(?:#|\[|$|(?:echo|printf|for|done|if|then|else|elif|fi|while|case|esac|mkdir|rm|set|sleep|wait|local|exit|cd)\b)"
 )
 _NAMED = re.compile(r"\{([A-Za-z_][\w.-]*)(?:=([^{}]*))?\}")  # {lr=0.1} of a command line
 _VARIABLE = re.compile(r"\$\{(\w+):?[-=]([^${}`]+)\}")  # ${LR:-0.1}
+# LR=$1, local lr="${2:-0.1}"
 _ARGUMENT = re.compile(
     r"""^\s*(?:export\s+|local\s+)?(\w+)=["']?\$\{?(\d)(?::?-([^${}`]*))?\}?["']?\s*(?:#.*)?$""", re.MULTILINE
 )
 _TOKEN = re.compile(r"""(?:\\.|[^\s"'|&;<>]|"[^"]*"|'[^']*')+|&&|\|\||[|&;<>\n]""")  # a word of a command, or an operator
 _QUOTATION = re.compile(r"""(?:'[^']*'|"[^"]*")+""")
 _SEPARATORS = ("&&", "||", "|", "&", ";", "\n")
-_SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]")  # characters that only a shell understands
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)  # the word LR=0.1
 # Environment variables of libraries and of the system, which are not parameters.
 _SYSTEM_VARIABLE = re.compile(
     r"(?:OMP|MKL|OPENBLAS|VECLIB|NUMEXPR|KMP|CUDA|CUBLAS|NCCL|GLOO|ROCR|HIP|PYTORCH|TORCH|TF|XLA|JAX|HF|TRANSFORMERS|TOKENIZERS|"
     r"WANDB|MLFLOW|RAY)_[A-Z0-9_]+|PYTHON[A-Z]+|(?:LOCAL_|NODE_)?RANK|WORLD_SIZE|MASTER_PORT"
 )
+# jupyter nbconvert, python -m papermill
 _NOTEBOOK_PROGRAM = re.compile(
     r"(?:python[\d.]*\s+-m\s+)?(?:(?P<nbconvert>(?:jupyter[\s-]+)?nbconvert)|jupyter[\s-]+execute|(?P<papermill>papermill))\s+"
 )
@@ -580,12 +582,13 @@ def _loop_values(text: str) -> dict[str, tuple[Any, ...]]:
     variables = {match["name"]: match["value"] for line in lines if (match := _SET.match(line))}
     loops = {}
     for name, values_text in _LOOP.findall("\n".join(lines)):
-        if array := _ARRAY_VALUES.fullmatch(values_text):
+        if array := _ARRAY_VALUES.fullmatch(values_text):  # "${rates[@]}"
             values_text = arrays.get(array[1], values_text)
-        elif (limits := _RANGE.fullmatch(values_text)) is not None:
+        elif (limits := _RANGE.fullmatch(values_text)) is not None:  # {1..5}
             numbers = [int(number) for number in limits.groups() if number is not None]
             first = 1 if len(numbers) == 1 else numbers[0]  # $(seq 5) begins at 1
-            values_text = " ".join(map(str, range(first, min(numbers[-1] + 1, first + _MOST_VALUES))))
+            end = min(numbers[-1] + 1, first + _MOST_VALUES)
+            values_text = " ".join(map(str, range(first, end)))
         values_text = with_variable_values(values_text, variables)
         if set(values_text) & set("$*{}`"):  # only the shell knows the values
             return {}

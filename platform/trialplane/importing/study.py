@@ -159,12 +159,14 @@ class _Values:
     def __init__(self, tree: ast.Module, calls: Sequence[ast.Call], arguments: Sequence[str]) -> None:
         self._flags = dict(flags.defaults(calls)) | dict(flags.typed(arguments, calls))
         self._assigned: dict[str, ast.expr | None] = {}  # None for a name with several values
+        # Arguments of the functions that search.
         imported = naming.imported(tree)
         search_calls = {call for call in calls if is_search(call, imported)}
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and not search_calls.isdisjoint(ast.walk(node)):
                 self._assigned |= naming.argument_values(node, calls)
         self._assigned |= self._flags  # click and fire pass flags as arguments of the function
+        # Variables, also of functions: the user sees the values in job.yaml.
         assigned_once: dict[str, ast.expr | None] = {}
         for assignment in (node for node in ast.walk(tree) if isinstance(node, ast.Assign)):
             for target in assignment.targets:
@@ -177,7 +179,7 @@ class _Values:
     def value(self, node: ast.expr | None) -> Any:
         """Return the number, text, boolean, list or dict that an expression stands for; None if its value is unknown."""
         try:
-            return None if node is None else constants.Evaluator(self._lookup, self._work, ()).value(node)
+            return None if node is None else self._evaluate(node)
         except constants.NotConstant:
             return None
 
@@ -209,9 +211,17 @@ class _Values:
             raise constants.NotConstant
         self._pending.add(key)
         try:
-            return constants.Evaluator(self._lookup, self._work, ()).value(assigned)
+            return self._evaluate(assigned)
         finally:
             self._pending.remove(key)
+
+    def _evaluate(self, node: ast.expr) -> Any:
+        """Return the value of an expression.
+
+        Raises:
+            constants.NotConstant: It is unknown.
+        """
+        return constants.Evaluator(self._lookup, self._work, module_names=()).value(node)
 
 
 def _library_job(
