@@ -207,7 +207,7 @@ def _set_parameters(settings: Sequence[str]) -> tuple[search.Parameters, dict[st
             shown_setting = repr(errors.shortened(setting, 60))
             message = f"{shown_setting} is not understood: write -S train.lr=0.1, or -S 'train.lr=0.1,0.01'"
             raise SpecError([Issue(("-S",), message)])
-        name = match["name"].lstrip("+")
+        name = match["name"].lstrip("+")  # `+train.lr=0.1` adds a parameter
         file = match["file"] or PARAMS
         if files.setdefault(name, file) != file:
             message = f"is set in {files[name]} and {file}, and a job has one parameter of this name: set one of them"
@@ -299,7 +299,7 @@ class _Pipeline:
         self._raise_issues()
         options_by_file = {file: self._options(file, names) for file, names in sections.items()}
         config = self._rewritten_file(options_by_file, requested)
-        # The parameters.
+        # The parameters. One whose value is in a command is not searched in the file, unless the user sets it.
         set_values = self._command.values
         in_file = {
             option.name: option
@@ -369,14 +369,14 @@ class _Pipeline:
             raise SpecError(self._issues)
 
     def _read_data(self, file: str, *field_path: str | int) -> dict[str, Any]:
-        """Return the data of a file of parameters; {} after an issue.
+        """Return the data of a file of parameters, with the values that the user's command sets in it; {} after an issue.
 
         Args:
             file: Path of the file.
             field_path: Field that names it.
         """
         if file not in self._data:
-            self._data[file] = {}
+            self._data[file] = {}  # so that a file with an issue has only one
             try:
                 data = _parse(self._files.read(file), file)
             except SpecError as error:
@@ -571,6 +571,7 @@ class _Pipeline:
         """
         sections: dict[str, list[str]] = {}
         for stage in stages:
+            # Names that the stage lists.
             for file, names in stage.params.items():
                 data = self._read_data(file, "stages", stage.name, "params")
                 for name in names if data else ():
@@ -578,6 +579,7 @@ class _Pipeline:
                         hint = self._hint(name, (key for key, _ in _flat(data)))
                         self._refuse(f"{file} has no {name}; {hint}".rstrip("; "), "stages", stage.name, "params")
                 sections.setdefault(file, []).extend(names or [""])
+            # Names in its commands.
             for match in _INTERPOLATION.finditer("\n".join(stage.commands)):
                 name = self._interpolated_name(match)
                 for file, data in self._data.items():
@@ -592,7 +594,12 @@ class _Pipeline:
         return sections
 
     def _options(self, file: str, sections: Collection[str]) -> tuple[Option, ...]:
-        """Return the values in a file that are in one of some sections, as options."""
+        """Return the values in a file that are in one of some sections, as options; () if it has no values.
+
+        Args:
+            file: Path of the file.
+            sections: Names of the sections, as of `_sections`.
+        """
         if not file.endswith(settings.SUFFIXES):
             return ()
         try:
@@ -607,7 +614,10 @@ class _Pipeline:
         )
 
     def _command_text(self, stages: Sequence[_Stage]) -> tuple[str, dict[str, Option]]:
-        """Return the commands of stages as one command of the shell, with placeholders, and the options of these."""
+        """Return the commands of stages as one command of the shell, with placeholders, and the options of these.
+
+        "" and {} after an issue of commands that are too long.
+        """
         options: dict[str, Option] = {}
         pieces: list[str] = []
         length = 0

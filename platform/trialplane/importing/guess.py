@@ -315,7 +315,7 @@ def duration(searched: Collection[str], options: Sequence[Option]) -> str:
     counts = {option.name for option in options if isinstance(option.default, (int, float)) and option.default > 0}
     durations: list[str] = []
     for name, key in keys.items():
-        is_passes = has_rollouts and _EPOCHS.fullmatch(key)
+        is_passes = has_rollouts and _EPOCHS.fullmatch(key)  # over one rollout
         is_of_diffusion = has_diffusion and "time" in key and _PLAIN_STEPS.fullmatch(key)
         if _DURATION.fullmatch(key) and (name in searched or name in counts) and not is_passes and not is_of_diffusion:
             durations.append(name)

@@ -337,7 +337,7 @@ def _argument_form(tree: ast.Module, calls: Sequence[ast.Call], text: str, all_t
         return _Form(Style.SACRED, options, returned=_sacred_return(tree))
     if _PARSERS.search(all_text):
         return _Form(Style.PARSED)
-    if "sys.argv" in all_text:
+    if "sys.argv" in all_text:  # without a parser
         if _has_numbers(options := tuple(_position_options(tree))):
             return _Form(Style.POSITIONS, options)
         if options := tuple(_attribute_options(tree)):
