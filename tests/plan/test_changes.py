@@ -234,5 +234,10 @@ def test_a_section_that_was_not_set_is_no_line_beside_its_fields(fields: dict[st
         assert len(back) == len(lines)
 
 
+def test_a_study_that_was_retried_is_the_same_job() -> None:
+    retried = kinds.read({**STUDY, "retries": {"failed_before": 6}})
+    assert changes.changed_fields(retried, kinds.read(STUDY)) == []
+
+
 def test_another_kind_is_an_issue_of_a_resume() -> None:
     assert "kind" in [issue.field for issue in changes.resume_issues(kinds.read(TRAINING), kinds.read(STUDY))]

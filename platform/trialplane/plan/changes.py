@@ -23,7 +23,8 @@ from trialplane.plan.plan import Plan
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
-_IGNORED = ("description",)  # fields that have no effect on a run
+# Fields that no author of a job compares: one has no effect on a run, and the other is set by `platform retry`.
+_IGNORED: dict[str, Any] = {"description": True, "retries": {"failed_before": True}}
 
 
 def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: int) -> Job:
@@ -324,7 +325,7 @@ def _flatten(job: Job) -> dict[str, Any]:
         elif not (isinstance(value, dict) and path):  # an empty mapping has no fields
             fields[".".join(path)] = value
 
-    walk(job.model_dump(mode="json", exclude=set(_IGNORED)), ())
+    walk(job.model_dump(mode="json", exclude=_IGNORED), ())
     return fields
 
 
