@@ -267,7 +267,7 @@ def test_other_names_are_not_taken_for_them(line: str) -> None:
     ],
 )
 def test_the_epoch_beside_a_step(line: str, epoch: float | None, steps: int | None) -> None:
-    assert lines.LineParser((), Names(NAMES)).parse(line)[2:] == (epoch, steps)
+    assert lines.LineParser((), Names(NAMES)).parse(line)[2:4] == (epoch, steps)
 
 
 def test_numbers_that_are_none() -> None:

@@ -442,3 +442,71 @@ def test_the_label_of_a_progress_bar_is_no_metric(tmp_path: Path) -> None:
         trial.prints(f"Map: {percent:3}%|{bar}| 291/420 [00:00<00:00, 2073.41 examples/s, acc=0.5]\n")
     trial.prints("mAP: 40%\n")
     assert [metrics for _, metrics in trial.read(ended=True)] == [{"acc": 0.5}] * 3 + [{"acc": 0.5, "mAP": 40.0}]
+
+
+def _bar(position: int, total: int, text: str) -> str:
+    """Return the state of a progress bar of tqdm."""
+    return f"{100 * position // total:3}%|███▏ | {position}/{total} [00:01<00:08, 9.87it/s, {text}]"
+
+
+@pytest.mark.parametrize("redraws", [1, 3])
+def test_the_step_of_a_progress_bar_is_its_position_however_often_it_is_drawn(tmp_path: Path, redraws: int) -> None:
+    trial, reports = Trial(tmp_path, STDOUT), []
+    for position in (20, 40, 60):
+        for draw in range(redraws):
+            trial.prints(f"\r{_bar(position, 60, f'acc={position + draw - redraws}')}")
+            reports += trial.read() + trial.read()
+    trial.prints("\n")
+    assert reports + trial.read(ended=True) == [(20, {"acc": 19.0}), (40, {"acc": 39.0}), (60, {"acc": 59.0})]
+
+
+@pytest.mark.parametrize("label", ["", "epoch {}: "], ids=["alone", "with its epoch"])
+@pytest.mark.parametrize("end", ["\n", "\x1b[A\n"], ids=["one bar", "below the bar of the epochs"])
+def test_positions_of_bars_are_counted_through_all_epochs(tmp_path: Path, label: str, end: str) -> None:
+    """Those drawn in turn with it are shorter: of the epochs, and of the validation."""
+    trial, reports = Trial(tmp_path, STDOUT), []
+    for epoch in (1, 2, 3):
+        trial.prints(f"\r{_bar(epoch - 1, 3, 'acc=0')}{end}" if epoch > 1 else "\r")
+        for position in (30, 60, 60):
+            trial.prints(f"\r{label.format(epoch)}{_bar(position, 60, f'acc={position}')}")
+            trial.prints(end if "\x1b" in end else "")
+            reports += trial.read()
+        trial.prints(f"\n\r{_bar(5, 10, f'acc={epoch}')}\n")
+    steps = [step for step, _ in reports + trial.read(ended=True)]
+    assert steps[-1] == 180 and set(steps) <= {30, 60, 90, 120, 150, 180}
+
+
+def test_last_states_of_bars_are_those_of_successive_bars(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("".join(f"\r{_bar(1, 60, 'acc=0')}\r{_bar(60, 60, f'acc={epoch}')}\n" for epoch in (1, 2, 3)))
+    assert trial.read(ended=True) == [(60, {"acc": 1.0}), (120, {"acc": 2.0}), (180, {"acc": 3.0})]
+
+
+def test_a_bar_without_a_total_counts_by_its_position(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    for position in (3, 8, 4):
+        trial.prints(f"loss {position}: {position}it [00:03, 1.02it/s, acc={position}]\n")
+    assert trial.read(ended=True) == [(3, {"acc": 3.0}), (8, {"acc": 8.0}), (12, {"acc": 4.0})]
+
+
+def test_a_bar_below_a_named_step_is_part_of_it(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    for epoch in (1, 2):
+        trial.prints(f"Epoch {epoch}/2\n")
+        trial.prints("".join(f"\r{_bar(position, 60, f'acc={position}')}\x1b[A\n" for position in (30, 60)))
+    assert trial.read(ended=True) == [(1, {"acc": 60.0}), (2, {"acc": 60.0})]
+
+
+def test_a_bar_without_a_metric_of_the_job_has_no_steps(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    for epoch in (1, 2):
+        trial.prints(f"\r{_bar(60, 60, 'loss=1')}\nEpoch {epoch}: acc=0.{epoch}\n")
+    assert [(step, metrics["acc"]) for step, metrics in trial.read(ended=True) if "acc" in metrics] == [(1, 0.1), (2, 0.2)]
+
+
+def test_a_bar_that_changes_after_its_report_has_another_one(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints(f"\r{_bar(60, 60, 'acc=1')}\n\rloss=2\n")
+    reports = trial.read() + trial.read()
+    trial.prints(f"\x1b[A\r{_bar(60, 60, 'acc=3')}\n")
+    assert [metrics for _, metrics in reports + trial.read(ended=True)][-1] == {"acc": 3.0}

@@ -176,7 +176,7 @@ def run(
         for file_lines in lines_by_source.get(source, ()):
             if metric_lines := [line for line in file_lines if metric in line.metrics]:  # the first file with the metric
                 steps = _report_steps(file_lines, metric)
-                least = 2 if any(line.step is not None for line in metric_lines) else _SERIES
+                least = 2 if any(line.step is not None or line.bar is not None for line in metric_lines) else _SERIES
                 break
         return Series(steps[0], steps[-1], len(steps)) if len(steps) >= least else None
 

@@ -18,7 +18,8 @@ is `test_loss`, so no curve mixes the two. The metric may stand before several s
 `train_acc` and `test_acc`. If the job names a metric `loss`, this is the one of `Test set: loss: 0.2`.
 
 A number with the name `global_step`, `step`, `iteration`, `epoch` or `round` is the step, as in `Epoch [3/10]`. So is a
-number in brackets at the beginning of a line, as in XGBoost's `[12]` and in `[3/10]`.
+number in brackets at the beginning of a line, as in XGBoost's `[12]` and in `[3/10]`. The position of a progress bar is
+one only for `steps.Steps`, as it must be counted through all bars.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from trialplane.job import mlflow_names
-from trialplane.worker.metrics import objects, pairs
+from trialplane.worker.metrics import bars, objects, pairs
 from trialplane.worker.metrics.headings import headings_of
 from trialplane.worker.metrics.names import EPOCH, STEPS, LineMetrics, Names
 from trialplane.worker.metrics.numerals import number
@@ -102,6 +103,7 @@ class LineParser:
     def parse(self, line: str) -> LineMetrics:
         """Return the metrics and the step of the next line of the output."""
         line = _shortened(line)
+        bar = None if self._patterns or self._names.has_own_step else bars.bar_of(line)
         if "\x1b" in line:
             line = _COLOR.sub("", line)
         has_pairs = "=" in line and not RULE.fullmatch(line)  # a rule may consist of =
@@ -118,7 +120,7 @@ class LineParser:
         line_metrics = self._text_metrics(line)
         if line_metrics.step is None and not self._names.has_own_step:
             line_metrics = _add_named_step(line_metrics, line)
-        return self._without_arguments(line_metrics, line)
+        return self._without_arguments(line_metrics._replace(bar=bar), line)
 
     def parse_object(self, text: str) -> LineMetrics:
         """Return the metrics and the step of an object in several lines."""

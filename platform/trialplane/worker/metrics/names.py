@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from trialplane.job import mlflow_names
+from trialplane.worker.metrics.bars import Bar
 from trialplane.worker.metrics.headings import DATA_SET
 
 TRAINING_SETS = ("train", "training")
@@ -32,12 +33,14 @@ class LineMetrics(NamedTuple):
         metrics: Values by name.
         epoch: Epoch that the line names beside the step; None if it names no epoch, or if the epoch is the step.
         steps: Number of steps in that epoch, as 600 in `[100/600]`; None if the line does not name it.
+        bar: State of a progress bar that has the metrics; None if they are not in one.
     """
 
     step: int | None
     metrics: dict[str, float]
     epoch: float | None = None
     steps: int | None = None
+    bar: Bar | None = None
 
 
 class Meaning(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from trialplane.wire import records
-from trialplane.worker.metrics import lines
+from trialplane.worker.metrics import bars, lines
 from trialplane.worker.metrics.names import LineMetrics
 
 
@@ -33,6 +33,10 @@ class Steps:
     names that metric. Of other metrics the last value counts, so the number of batches does not become the step. Until the
     first step ends, it is unknown whether its lines repeat metrics, so its report waits for that.
 
+    A progress bar with a metric that the job names counts by its position through all bars (`bars.Bars`), unless lines
+    outside of bars have named a step before. How often it is drawn depends on time, so the last values at a position count,
+    and their report waits for the next position.
+
     Args:
         requested: Metrics that the job names.
     """
@@ -41,6 +45,9 @@ class Steps:
         self._requested = frozenset(requested)
         self._has_repeats = False  # whether lines of one step have repeated a metric that the job does not name
         self._epochs = lines.Epochs()
+        self._bars = bars.Bars()
+        self._counts_bars: bool | None = None  # whether positions of bars are the steps; None before the first step
+        self._is_bar = False  # whether the newest metrics are in a bar that may be drawn again
         self._named_step: int | None = None  # the newest step that the program has named, counted through all epochs
         self._is_first_step = True  # whether the program has not named a second step yet
         self._is_named_step_empty = False  # whether no metric has followed `_named_step` yet
@@ -52,14 +59,16 @@ class Steps:
     def add(self, line: LineMetrics) -> list[Report]:
         """Add the metrics of a line; return the report that it completes, or an empty list."""
         complete: list[Report] = []
-        step, names = self._epochs.step(line), line.metrics.keys()
+        step, names = self._count(line), line.metrics.keys()
         repeated = self._step_metrics & names
-        repeats_requested = not repeated.isdisjoint(self._requested)
+        is_bar = self._is_counted_bar(line)
+        final = self._reported_metrics if is_bar else repeated  # values that this line cannot replace
+        repeats_requested = not (final & names).isdisjoint(self._requested)
         if step is not None and step != self._named_step:  # the line names a new step
             complete = self.flush()
             self._is_first_step = self._is_first_step and self._named_step is None
             self._named_step, self._is_named_step_empty = step, True
-        elif repeats_requested or (repeated and step is None):
+        elif repeats_requested or (repeated and step is None and not is_bar):
             complete = self.flush()
             self._begin_step(self._step + 1)
         elif repeated:
@@ -68,7 +77,21 @@ class Steps:
             self._begin_step_if_due(names)
             self._step_metrics |= names
             self._metrics.update(line.metrics)
+            self._is_bar = is_bar
         return complete
+
+    def _is_counted_bar(self, line: LineMetrics) -> bool:
+        """Return whether a line is a progress bar with a metric that the job names, or with any if it names none."""
+        return line.bar is not None and not (self._requested and self._requested.isdisjoint(line.metrics))
+
+    def _count(self, line: LineMetrics) -> int | None:
+        """Return the step of a line, counted through all epochs or bars; None if it has none."""
+        is_bar = self._is_counted_bar(line)
+        if self._counts_bars is None and (is_bar or (line.bar is None and line.step is not None)):
+            self._counts_bars = is_bar
+        if line.bar is None or not self._counts_bars:
+            return self._epochs.step(line)
+        return self._bars.step(line.bar) if is_bar else None
 
     def _begin_step_if_due(self, names: Collection[str]) -> None:
         """Begin the step of the next metrics, if they are the first ones of a named step or of all.
@@ -90,7 +113,7 @@ class Steps:
         """Return the collected report when no new line has arrived; an empty list if a later line may replace its values."""
         has_requested = not self._metrics.keys().isdisjoint(self._requested)
         may_repeat = self._named_step is not None and (self._has_repeats or self._is_first_step)
-        return self.flush() if has_requested or not may_repeat else []
+        return self.flush() if not self._is_bar and (has_requested or not may_repeat) else []
 
     def flush(self) -> list[Report]:
         """Return the collected report, and begin an empty one at the same step.

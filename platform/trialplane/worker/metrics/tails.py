@@ -306,7 +306,7 @@ class _Text:
         for result in self._finder.find_next(state, is_whole=False, was_read=False):
             if result.step is not None or (result.metrics and not self._names_steps):
                 self._names_steps |= result.step is not None
-                yield result
+                yield result if result.bar is None else result._replace(bar=result.bar._replace(is_last=False))
 
     def _with_content(self, results: Iterable[LineMetrics]) -> Iterator[LineMetrics]:
         """Yield the results that have metrics or a step."""
