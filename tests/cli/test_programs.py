@@ -256,6 +256,69 @@ def test_a_target_of_make_stands_for_the_command_with_parameters(
     assert (told in result.stderr) == ("--rows" in makefile), result.stderr
 
 
+READS_FILE = """
+import sys
+import yaml
+with open(sys.argv[1]) as file:
+    values = yaml.safe_load(file)
+assert isinstance(values["model"]["shape"], str)
+print(f"val_loss={values['model']['C']}")
+"""
+
+
+@pytest.mark.parametrize("command", ["PYTHONPATH=src make", "env PYTHONPATH=src make fit", "make", "Makefile"])
+def test_a_target_of_make_stands_for_a_command_whose_settings_file_has_the_parameters(platform, command: str) -> None:
+    makefile = "F = b.yaml\nfit:\n\t@python fit.py $(F)\nclean:\n\trm -r data\n"
+    write(Path(), {"fit.py": READS_FILE, "a.yaml": "model:\n  C: 1.0\n  shape: (1, 1)\n", "Makefile": makefile})
+    make_given = command.endswith(("make", "fit")) and command != "make"
+    if make_given:
+        command += " F=a.yaml"
+    else:
+        write(Path(), {"b.yaml": "model:\n  C: 1.0\n  shape: (1, 1)\n"})
+    result = platform("init", "--from", command, "--space", "C=0.1..10:log", "--space", "shape=(1, 1),(1, 2)")
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    job = job_in(".")
+    assert job.command[-3:] == ("python", "fit.py", "a.yaml" if make_given else "b.yaml")
+    assert ("PYTHONPATH=src" in job.command) == make_given
+    assert job.search.parameters["model.shape"].choices == ("(1, 1)", "(1, 2)")
+    assert job.search.enqueue == ({"model.C": 1.0, "model.shape": "(1, 1)"},)
+
+
+def test_a_range_that_no_job_may_have_is_refused_before_the_script_runs(platform) -> None:
+    write(Path(), {"fit.py": PRINTS})
+    result = platform("init", "--from", "python fit.py --lr 0.1 --layers 2", "--space", "lr=0.1,0.2,0.1")
+    assert result.exit_code == 2 and "space.lr.choices.2: 0.1 is listed twice" in result.stderr, result.output
+    assert "runs once" not in result.stderr and not Path("job.yaml").exists()
+
+
+def test_variables_before_make_are_exported_to_all_commands_of_a_recipe(platform) -> None:
+    write(Path("src"), {"fit.py": PRINTS})
+    write(Path(), {"Makefile": "fit:\n\tcd src && python fit.py --lr 0.1 --layers 2\n"})
+    result = platform("init", "--from", "MODE=b make", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert job_in(".").command[2].startswith("export MODE=b && cd src && python fit.py --lr {lr}")
+
+
+def test_make_of_a_file_without_a_rule_is_refused(platform) -> None:
+    files = {"fit.py": READS_FILE, "a.yaml": "C: 1.0\n", "Makefile": "fit:\n\tpython fit.py a.yaml\n"}
+    write(Path(), files)
+    result = platform("init", "--from", "MODE=b make a.yaml", "--space", "C=0.1..10:log")
+    assert result.exit_code == 2 and not Path("job.yaml").exists(), result.output
+    assert "a.yaml is a file; the targets of the Makefile are fit; give the one that trains" in result.stderr
+    assert "`platform init --from 'MODE=b make fit'`" in result.stderr
+    for rules in ("a.yaml other:\n\techo\n", "%.yaml: %.j2\n\techo\n", "include rules.mk\n"):
+        write(Path(), {"Makefile": rules})
+        assert platform("init", "--from", "make a.yaml", "--space", "C=0.1..10:log", "--no-smoke").exit_code == 0
+        Path("job.yaml").unlink()
+
+
+def test_a_shell_script_with_a_settings_file_gets_the_command_to_type(platform) -> None:
+    write(Path(), {"fit.py": READS_FILE, "a.yaml": "C: 1.0\n", "fit.sh": "N=${N:-2}\npython fit.py a.yaml\n"})
+    result = platform("init", "--from", "fit.sh", "--space", "C=0.1..10:log")
+    assert result.exit_code == 2 and "a.yaml has C" in result.stderr, result.output
+    assert "`platform init --from 'python fit.py a.yaml' --space C=0.1..10:log`" in result.stderr
+
+
 @pytest.mark.parametrize("head", ["", "LR=0.1 ", "cd src && "])
 def test_environment_variables_that_a_commands_script_reads_are_searched(platform, written: Path, head: str) -> None:
     text = "import os, sys\ndef getenv(key, default): return type(default)(os.environ.get(key, default))\n"

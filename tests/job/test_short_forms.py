@@ -30,6 +30,12 @@ from trialplane.worker.metrics import names
         ('on=["q", "v"], ["q"]', "on", {"type": "categorical", "choices": [["q", "v"], ["q"]]}),
         ("on=[[q,v],[q]]", "on", {"type": "categorical", "choices": [["q", "v"], ["q"]]}),
         ('on="[q,v]","[q]"', "on", {"type": "categorical", "choices": ["[q,v]", "[q]"]}),
+        ("on=[1],(1, 2),'a,b'", "on", {"type": "categorical", "choices": [[1], "(1, 2)", "a,b"]}),
+        ("n=(1, 1),(1, (2, 3))", "n", {"type": "categorical", "choices": ["(1, 1)", "(1, (2, 3))"]}),
+        ("on=don't,can't", "on", {"type": "categorical", "choices": ["don't", "can't"]}),
+        ("on=a(,b", "on", {"type": "categorical", "choices": ["a(", "b"]}),
+        ("n=[(1, 1), (1, 2)]", "n", {"type": "categorical", "choices": ["(1, 1)", "(1, 2)"]}),
+        ("n='(1, 1)',[(1, 2)]", "n", {"type": "categorical", "choices": ["(1, 1)", ["(1, 2)"]]}),
         ("size=[64, 128]", "size", {"type": "categorical", "choices": [64, 128]}),
     ],
 )

@@ -15,9 +15,9 @@ import click
 from trialplane.cli import importing, kinds, names, output
 from trialplane.cli.init_from import from_command, from_file
 from trialplane.cli.init_from.request import Request
-from trialplane.errors import EXIT_OK, InputError, OtherFolderError, ParameterNotFound
-from trialplane.importing import dvc, script_folder
-from trialplane.job import load, mlflow_names, requirements, schema, short_forms
+from trialplane.errors import EXIT_OK, InputError, OtherFolderError, ParameterNotFound, SpecError
+from trialplane.importing import dvc, launcher, script_folder
+from trialplane.job import load, mlflow_names, requirements, schema, short_forms, verdict
 from trialplane.job.kinds import base
 from trialplane.plan import plan as planning
 
@@ -91,6 +91,8 @@ def init_command(
         if kind != "hpo":
             raise click.UsageError("--from makes a study; drop --kind")
         space = dict(short_forms.parameter(text, "--space") for text in spaces)
+        if space_issues := verdict.space_issues(space, "--space"):
+            raise SpecError(space_issues)
         objective_fields = None if objective is None else short_forms.objective(objective, "--objective")
         if objective_fields is not None:
             objective_fields["metric"] = mlflow_names.program_metric(objective_fields["metric"])
@@ -129,7 +131,8 @@ def _create_from(source: str, request: Request) -> int:
     file = Path(source)
     if script_folder.exists(file / dvc.FILE):  # the folder of a pipeline
         file = file / dvc.FILE
-    if len(source.split()) > 1 and not script_folder.exists(file):
+    is_command = len(source.split()) > 1 or source == "make"
+    if is_command and not script_folder.exists(file):
         try:
             return from_command.make_of_command(source, request)
         except OtherFolderError as error:
@@ -144,6 +147,8 @@ def _create_from(source: str, request: Request) -> int:
                     raise InputError(f"{error}; there, {other_error}") from error
             raise
     tool = importing.source_of(file)
+    if launcher.is_makefile(file) and file.is_file():
+        return from_command.make_of_makefile(file, request)
     if not tool:
         return from_file.make(file, request)
     if request.typed_options:

@@ -39,6 +39,9 @@ _CONSOLE_SCRIPT = re.compile(r"#!(\S*python[\d.]*)\n(?:#[^\n]*\n|import [^\n]*\n
 _MLPROJECT = "MLproject"
 MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
 _TARGETS = ("train", "fit", "training", "run", "main", "all")
+_QUOTED = r"""(?:'[^']*'|"[^"]*"|[^\s;&|()'"])*"""  # a word, of which parts may be quoted
+# PYTHONPATH=src make train CONFIG=a.yaml
+_MAKE = re.compile(rf"(?P<head>(?:env +)?(?:[A-Za-z_]\w*={_QUOTED} +)*)make(?P<words>(?:\s[^|&;<>$`*?\n]*)?)")
 _TARGET = re.compile(r"^([\w.-]+)[ \t]*:(?!=)", re.MULTILINE)  # train: data
 _MAKE_VARIABLE = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?]?=[ \t]*([^\s#$]+)[ \t]*(?:#.*)?$", re.MULTILINE)  # LR ?= 0.1
 _SILENT = re.compile(r"#|echo\b|$")  # a line of a recipe that trains nothing
@@ -52,7 +55,6 @@ _ARRAY_VALUES = re.compile(r"""["']?\$\{(\w+)\[[@*]\]\}["']?""")  # "${rates[@]}
 _RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)\}|(?:\$\(|`)seq\s+(-?\d+)(?:\s+(-?\d+))?(?:\)|`)")  # {1..5}, $(seq 5), $(seq 1 5)
 _MOST_VALUES = 100  # of a range
 _MOST_COMMANDS = 5  # in a message
-_QUOTED = r"""(?:'[^']*'|"[^"]*"|[^\s;&|()'"])*"""  # a word, of which parts may be quoted
 _SET = re.compile(rf"\s*(?P<export>export\s+)?(?P<name>\w+)=(?P<value>{_QUOTED})\s*;?\s*(?:#.*)?$")  # export LR="0.1"
 # Lines of a shell script that start no program to train.
 _NO_PROGRAM = re.compile(
@@ -727,27 +729,75 @@ def made_command(command: str, makefile: str) -> RecipeCommand:
     """Return the command with parameters that `make` or `make TARGET` stands for; an empty one for any other command.
 
     The parameters are the numeric variables in the target's recipe, given to make, or else the arguments of a command in
-    the recipe.
+    the recipe. Variables before `make` are also before that command, and those that make gets have their values there. A
+    command of make with numbers stays as it is: these are the parameters.
 
     Args:
         command: Command line.
-        makefile: Text of the Makefile.
+        makefile: Text of the Makefile; "" without one.
+
+    Raises:
+        SpecError: The target is a file that no rule makes, so make would run nothing.
     """
-    words = command.split()
-    if words[:1] != ["make"] or len(words) > 2 or "=" in command or words[1:2] == ["-"]:
+    match = _MAKE.fullmatch(command)
+    if match is None or not makefile or has_parameters(command):
         return RecipeCommand()
+    words = _split_words(match["words"])
+    typed = _assignments(words)
+    names = [word for word in words if not _ASSIGNMENT.fullmatch(word)]
     targets = _targets(makefile)
-    target = words[1] if len(words) == 2 else next(iter(targets), "")
+    target = names[0] if names else next(iter(targets), "")
+    if len(names) > 1 or target.startswith("-"):
+        return RecipeCommand()
     if target not in targets:
+        _check_made(target, makefile, command)
         return RecipeCommand()
     if variables := _make_variables(makefile, target):
-        return RecipeCommand(shlex.join(["make", target, *(f"{option.name}={option.default}" for option in variables)]))
-    return _recipe_command(makefile, target)
+        defaults = {option.name: option.default for option in variables if option.name not in typed}
+        assignments = [f"{name}={value}" for name, value in {**typed, **defaults}.items()]
+        return RecipeCommand(match["head"] + shlex.join(["make", target, *assignments]))
+    recipe_command = _recipe_command(makefile, target, typed)
+    if not match["head"] or not recipe_command.text:
+        return recipe_command
+    text = f"{match['head']}{recipe_command.text}"
+    if set(recipe_command.text) & set("&|;"):  # of which only the first command would get the variables
+        text = f"export {match['head'].removeprefix('env ').strip()} && {recipe_command.text}"
+    return recipe_command._replace(text=text)
+
+
+def makefile_command(makefile: str) -> RecipeCommand:
+    """Return the command that trains, in the recipe of a Makefile; an empty one if make itself gets the parameters."""
+    target = _training_target(_targets(makefile))
+    is_recipe = bool(target) and not _make_variables(makefile, target)
+    return _recipe_command(makefile, target) if is_recipe else RecipeCommand()
+
+
+def _check_made(target: str, makefile: str, command: str) -> None:
+    """Check that a target without a rule of its own is no file, for which make runs nothing.
+
+    Raises:
+        SpecError: It is a file.
+    """
+    is_in_rule = re.search(
+        rf"^[^\t#=]*(?<![\w.-]){re.escape(target)}(?![\w.-])[^#=:]*:|%|^-?include\b", makefile, re.MULTILINE
+    )
+    if is_in_rule is None and Path(target).exists():
+        targets = _targets(makefile)
+        choice = errors.shortened(", ".join(targets) or "none", 200)
+        message = f"runs nothing: {target} is a file; the targets of the Makefile are {choice}"
+        shown_command = command.replace(f" {target}", f" {_training_target(targets) or 'TARGET'}")
+        remedy = f"give the one that trains, as in `platform init --from {shlex.quote(shown_command)}`"
+        raise SpecError([Issue(("command",), f"{message}; {remedy}", source=command)])
 
 
 def _targets(makefile: str) -> list[str]:
     """Return the targets of a Makefile, in their order, without those of make itself such as `.PHONY`."""
     return [target for target in dict.fromkeys(_TARGET.findall(makefile)) if not target.startswith(".")]
+
+
+def _training_target(targets: Collection[str]) -> str:
+    """Return the first target with a name in `_TARGETS`; "" without one."""
+    return next((target for target in _TARGETS if target in targets), "")
 
 
 def _make_variables(text: str, target: str) -> list[Option]:
@@ -781,13 +831,18 @@ def _make_commands(text: str, target: str) -> tuple[list[str], list[str]]:
     return [line for name in reversed(names[1:]) for line in recipes[name]], recipes.get(target, [])
 
 
-def _recipe_command(text: str, target: str) -> RecipeCommand:
+def _recipe_command(text: str, target: str, typed: Mapping[str, str] | None = None) -> RecipeCommand:
     """Return the command in the recipe of a Makefile's target that trains, with the values of variables filled in.
 
     It is the last one of a Python script with named numbers, or else the last one with named numbers, or else the last one
     of a Python script. It is empty if there is no such command, or if it has other variables.
+
+    Args:
+        text: Text of the Makefile.
+        target: Target.
+        typed: Variables that make gets, which replace those of the Makefile.
     """
-    values = _first_values(_MAKE_VARIABLE.findall(text))
+    values = {**_first_values(_MAKE_VARIABLE.findall(text)), **(typed or {})}
 
     def with_values(lines: Sequence[str]) -> list[str]:
         """Return the lines that may train, with the values of variables."""
@@ -813,7 +868,7 @@ def _read_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
         SpecError: No target has a name in `_TARGETS`. A target with another name could deploy or delete something.
     """
     targets = _targets(text)
-    target = next((target for target in _TARGETS if target in targets), "")
+    target = _training_target(targets)
     if not target:
         choice = f"; its targets are {errors.shortened(', '.join(targets), 200)}" if targets else ""
         remedy = "name the one that trains: `platform init --from 'make TARGET LR=0.1'`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
 # LOW..HIGH with suffixes such as :log or :STEP. There must be exactly two dots.
 _RANGE = re.compile(rf"({_NUMBER})(?<!\.)\.\.(?!\.)({_NUMBER})((?::(?:log|{_NUMBER}))*)")
 _IN_YAML = re.compile(r"""(?:^|,)\s*[\[{"']""")  # a choice that is a list, a mapping or a quoted text
+_TUPLE = re.compile(r""""[^"]*"|'[^']*'|(?<![\w)])\((?:[^()]|\([^()]*\))*\)""")  # or a quoted text, which may have one
 _NO_CHOICE = re.compile(rf"|.*\.\..*|{_NUMBER}:{_NUMBER}.*")  # a text that is empty, or a malformed range
 _INTEGER = re.compile(r"[-+]?\d+")
 _DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
@@ -24,7 +26,7 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     Args:
         text: NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C. If all numbers of a range are integers,
             the parameter is one too. Choices may be lists or quoted texts: NAME=[A,B],[A,B,C]. A single list is that of the
-            choices.
+            choices. Choices in parentheses are texts: NAME=(1, 1),(1, 2).
         source: Name of the text in messages.
 
     Raises:
@@ -35,7 +37,7 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     if _IN_YAML.search(definition) and re.fullmatch(values.NAME, name):
         return name, {"type": "categorical", "choices": _choices(name, definition, source)}
     match = _RANGE.fullmatch(definition)
-    choices = [part.strip() for part in definition.split(",")]
+    choices = [part.strip() for part in _parts(definition)]
     is_valid = match is not None or not any(_NO_CHOICE.fullmatch(choice) for choice in choices)
     if not is_valid or not re.fullmatch(values.NAME, name):
         usage = "write NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C"
@@ -43,6 +45,28 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     if match is None:
         return name, {"type": "categorical", "choices": [document.scalar(part, source) for part in choices]}
     return name, _range_fields(*match.groups())
+
+
+def _parts(definition: str) -> list[str]:
+    """Return the parts of a text between its commas, except those in brackets or quotation marks."""
+    parts, depth, quote = [""], 0, ""
+    for character in definition:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'" and not parts[-1][-1:].isalnum():  # no apostrophe
+            quote = character
+        else:
+            depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0 and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return definition.split(",") if depth or quote else parts
+
+
+def _with_quoted_tuples(definition: str) -> str:
+    """Return a text in YAML with quotation marks around tuples, which YAML does not have."""
+    return _TUPLE.sub(lambda match: json.dumps(match[0]) if match[0].startswith("(") else match[0], definition)
 
 
 def _range_fields(low: str, high: str, suffixes: str) -> dict[str, Any]:
@@ -88,7 +112,7 @@ def _choices(name: str, definition: str, source: str) -> list[Any]:
         SpecError: The text is not YAML, or has a range.
     """
     try:
-        choices = None if ".." in definition else document.scalar(f"[{definition}]", source)
+        choices = None if ".." in definition else document.scalar(f"[{_with_quoted_tuples(definition)}]", source)
     except SpecError:
         choices = None
     if not isinstance(choices, list):

@@ -5,6 +5,7 @@ Pydantic checks each field. Rules across fields are checked even if some fields 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -62,6 +63,22 @@ def judge(draft: Draft, has_objective: bool = False, valid_paths: Collection[Pla
         job_issues += _with_hints(draft, rule_issues)
     issues = [*draft.issues, *(locate(draft, issue, has_objective) for issue in job_issues)]
     return Judgment(job=None if issues else job, issues=issues, partial=partial, broken=frozenset(broken))
+
+
+def space_issues(space: Mapping[str, Any], source: str) -> list[Issue]:
+    """Return the issues of a space alone, as of a choice that is listed twice.
+
+    Args:
+        space: Fields of the parameters by name.
+        source: Name of the space in messages.
+    """
+    data = {"kind": "hpo", "space": dict(space)}
+    try:
+        kinds.kind_class("hpo").model_validate(data)
+    except ValidationError as error:
+        issues = [issue for issue in wording.translate(error, data) if issue.field_path[:1] == ("space",)]
+        return [dataclasses.replace(issue, source=source) for issue in issues]
+    return []
 
 
 def _removable_path(field_path: Place) -> Place:

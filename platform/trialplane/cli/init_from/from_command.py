@@ -146,9 +146,33 @@ def _make_of_other_form(text: str, existing_call: script.Call | None, request: R
         return from_file.make(Path(notebook_file), request)
     makefile_text = next((script_folder.source(Path(name)) for name in launcher.MAKEFILES if Path(name).is_file()), "")
     recipe_command = launcher.made_command(text, makefile_text)
-    if not recipe_command.text:
-        return None
-    output.note(f"`{text}` runs `{credentials.extract(recipe_command.text)[0]}`, which is the command of the job")
+    return _make_of_recipe(text, recipe_command, request) if recipe_command.text else None
+
+
+def make_of_makefile(file: Path, request: Request) -> int:
+    """Write the job of a Makefile: of the command in its recipe, or of make with its variables. Return the exit code.
+
+    Raises:
+        InputError, SpecError: See `from_file.make`.
+    """
+    recipe_command = launcher.makefile_command(script_folder.source(file))
+    if not recipe_command.text or file.resolve().parent != Path.cwd():
+        return from_file.make(file, request)
+    return _make_of_recipe(str(file), recipe_command, request)
+
+
+def _make_of_recipe(title: str, recipe_command: launcher.RecipeCommand, request: Request) -> int:
+    """Write the job of the command in a recipe of a Makefile; return the exit code.
+
+    Args:
+        title: The Makefile or the command of make, for messages.
+        recipe_command: The command.
+        request: Options of the user.
+
+    Raises:
+        InputError, SpecError: See `from_file.make`.
+    """
+    output.note(f"`{title}` runs `{credentials.extract(recipe_command.text)[0]}`, which is the command of the job")
     if recipe_command.remark:
         output.note(recipe_command.remark)
     return make_of_command(recipe_command.text, request)

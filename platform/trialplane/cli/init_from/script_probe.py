@@ -930,7 +930,12 @@ def refuse_unknown(
     words, folder = ((), ".") if parsed_script.call is None else (parsed_script.call.arguments, parsed_script.call.folder)
     in_files = {name: file_and_key for name in unknown_names if (file_and_key := _key_in_files(name, copy.folder, words))}
     names_with_hints = _names_with_hints(unknown_names, known_names, in_files, declared.left_out)
-    remedy = _file_remedy(in_files, declared, folder, typed) or _remedy_with_longer_names(typed, unknown_names, known_names)
+    # Of a command that a shell script starts, the settings file is found.
+    if in_files and (started_remedy := launcher.started_remedy(started_commands())):
+        remedy = f"; {started_remedy}"
+    else:
+        remedy = _file_remedy(in_files, declared, folder, typed)
+    remedy = remedy or _remedy_with_longer_names(typed, unknown_names, known_names)
     has_similar = any(errors.nearest(name, known_names).endswith("?") for name in unknown_names)
     if not remedy and not has_similar and (started_remedy := launcher.started_remedy(started_commands())):
         remedy = f"; for an option that it does not set, {started_remedy}"
