@@ -155,6 +155,15 @@ def test_ini_stays_ini() -> None:
     assert text.startswith("; of all\n")
 
 
+@pytest.mark.parametrize("name", ["a.ini", "a.conf", "settings.txt"])
+def test_ini_keeps_quotes(name: str) -> None:
+    ini = "[train]\na = 'Adam'  # or SGD\nb = \"Adam\"\nc = Adam\nd = '0.1'\ne = 'x'\n"
+    params = {"train.a": "SGD", "train.b": "SGD", "train.c": "SGD", "train.d": 0.2, "train.e": "'quoted by hand'"}
+    assert settings.replace_values(ini, params, name) == (
+        "[train]\na = 'SGD'  # or SGD\nb = \"SGD\"\nc = SGD\nd = '0.2'\ne = 'quoted by hand'\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "replaced"),
     [

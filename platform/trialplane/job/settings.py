@@ -251,7 +251,10 @@ def replace_values(text: str, params: Mapping[str, Any], name: str) -> str:
     positions = sorted(((span, key) for key, span in _named_spans(text, suffix) if key in params), reverse=True)
     for (start, end), key in positions:
         space = " " if text[:start].endswith(":") else ""  # YAML needs it; a list below its key starts after the colon
-        text = f"{text[:start]}{space}{format_value(params[key])}{text[end:]}"
+        new_text = format_value(params[key])
+        if format_value is _ini_text:
+            new_text = _quoted_as(text[start:end], new_text)
+        text = f"{text[:start]}{space}{new_text}{text[end:]}"
     return text
 
 
@@ -348,6 +351,12 @@ def _toml_text(value: Any) -> str:
 def _ini_text(value: Any) -> str:
     """Return a value as text for configparser. The items of a list are separated by commas."""
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _quoted_as(old: str, new: str) -> str:
+    """Return a new value of INI in the quotes of the old one, which some programs evaluate; unchanged if it has some itself."""
+    quote = old[0] if len(old) > 1 and old[0] == old[-1] and old[0] in "\"'" else ""
+    return new if quote and quote in new else f"{quote}{new}{quote}"
 
 
 _FORMATTERS: Mapping[str, Callable[[Any], str]] = {
