@@ -1356,6 +1356,31 @@ print("val_loss:", first.value + second.value / 1000 + batch_size)
     assert made().enqueue == ({"Layer": 32, "batch_size": 8},)
 
 
+def test_numbers_of_equal_keywords_are_told_by_their_places_and_searched_on_request(platform, written: Path) -> None:
+    text = """
+class Net:
+    def __init__(self, width, batch_size, rate=0.1): self.value = width * batch_size * rate
+def classification(): return Net(64, batch_size=8)
+def regression(): return Net(32, batch_size=16, rate=0.5)
+print("val_loss:", classification().value + regression().value)
+"""
+    (written / "net.py").write_text(text)
+    command = ("init", "--from", str(written / "net.py"), "--no-smoke", "--objective", "val_loss:min")
+    result = platform(*command, "--space", "regression.size=8..32")
+    places = "Net: 64, line 4, in classification(); Net_2: 32, line 5, in regression(); for a value without a name in net.py"
+    assert "batch_size: 8, line 4, in classification(); batch_size_2: 16, line 5, in regression(); Net" in result.stderr
+    assert result.exit_code == 2 and f"{places}, set `size = VALUE`" in result.stderr, result.output
+    result = platform(*command, "--space", "batch_size_2=8..32")
+    assert result.exit_code == 0 and "batch_size_2 is the 16 in line 5, in regression()" in result.stderr, result.output
+    assert set(made().space) == {"batch_size_2"} and made().enqueue == ({"batch_size_2": 16},)
+    assert "  # batch_size: 8 # line 4, in classification()\n" in (written / "job.yaml").read_text()
+    (written / "job.yaml").unlink()
+    result = platform(*command)
+    assert result.exit_code == 0 and not {"batch_size", "batch_size_2"} & set(made().space), "only on request"
+    further = (written / "job.yaml").read_text().partition("# Others that could be searched")[2]
+    assert "# batch_size_2: {" in further and "line 5, in regression()" in further
+
+
 @pytest.mark.parametrize(
     "prefix",
     ["OMP_NUM_THREADS=1 PYTHONPATH=.", "env OMP_NUM_THREADS=1 PYTHONPATH=.", "export OMP_NUM_THREADS=1 PYTHONPATH=.;"],

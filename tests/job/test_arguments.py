@@ -141,7 +141,7 @@ def test_parsers_of_dataclasses_read_flags_as_they_were_meant() -> None:
         ),
         ("lr = one\nlr = 2", "lr = 5\nlr = 2"),
         ("fit(lr=2)", "fit(lr=5)"),
-        ("fit(lr=2)\nfit(lr=3)", "fit(lr=2)\nfit(lr=3)"),
+        ("fit(lr=2)\nfit(lr=3)", "fit(lr=5)\nfit(lr=3)"),
         ("fit(lr=other)", "fit(lr=other)"),
         ("config = {'lr': 2, **more}", "config = {'lr': 5, **more}"),
         ("config = {}\nconfig['lr'] = 2", "config = {}\nconfig['lr'] = 5"),
@@ -220,6 +220,16 @@ def test_the_first_argument_of_a_class_has_its_name() -> None:
     assert "Adam" not in arguments.first_argument_spots(ast.parse("Adam = 3\nlr = 0.1\noptim.Adam(lr)"))
 
 
+def test_numbers_of_keywords_without_another_name_are_numbered() -> None:
+    text = "f(x=2, y=1.5)\ng(y=1.5, z=f(x=3), t='a')\nf(x=True, t='b')\nf(x=-5)"
+    tree = ast.parse(
+        text + "\na = dict(w=1)\nb = dict(w=2)\np.add_argument('--n', default=4)\np.add_argument('--m', default=6)"
+    )
+    assert {name for name, spot in arguments.spots(tree).items() if spot.is_numbered} == {"x", "x_2", "x_3"}
+    arguments.replace_values(tree, {"x_2": 7, "x_3": 8})
+    assert ast.unparse(tree).startswith(text.replace("3", "7").replace("-5", "8"))
+
+
 def test_a_longer_name_of_several_values_or_of_a_single_one_is_none() -> None:
-    assert not arguments.spots(ast.parse("f(x=2)\nf(x=3)")), "both are f.x"
+    assert not arguments.spots(ast.parse("f(x='a')\nf(x='b')")), "both are f.x"
     assert set(arguments.spots(ast.parse("class A:\n    x: float = 2"))) == {"x"}

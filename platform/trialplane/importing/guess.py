@@ -192,8 +192,14 @@ def space(options: Sequence[Option]) -> dict[str, Guess]:
 
     Parameters that are equal in both stay in the script's order.
     """
+    options = [option for option in options if not option.on_request]
     ordered = sorted(options, key=lambda option: (_rank(option), len(_words(option.name))))
     return {option.name: guess for option in ordered if (guess := parameter(option)) is not None}
+
+
+def on_request(options: Sequence[Option]) -> dict[str, Guess]:
+    """Return the parameters that may be worth a search and need a request, by name; see `Option.on_request`."""
+    return space([dataclasses.replace(option, on_request=False) for option in options if option.on_request])
 
 
 def without_variants(names: Collection[str]) -> list[str]:
@@ -215,7 +221,7 @@ def any_float(options: Sequence[Option]) -> dict[str, Guess]:
     for option in options:
         words, default = _words(option.name), option.default
         # A float called `step` is the size of a step, and not a number of steps.
-        is_excluded = words & (_NO_SEARCH - {"step"}) or option.choices or option.lists
+        is_excluded = words & (_NO_SEARCH - {"step"}) or option.choices or option.lists or option.on_request
         is_float = isinstance(default, float) or (option.kind == "float" and type(default) is int)
         if is_float and 0 < default < math.inf and not is_excluded:
             low, high = _round(default / 10), _round(default * 10)

@@ -104,6 +104,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: operator.pow,
 }
 _COMPARISON = re.compile(r"""\b(\w+)(?:\.lower\(\))?\s*==\s*["']([\w.+-]{1,40})["']""")  # args.optimizer == "adam"
+_MOST_UNNAMED = 12  # numbers without a name of their own that a job lists without a request
 _KINDS = ("int", "float", "bool", "str")  # of options, named as Python's types
 _HYDRA_KEYS = ("hydra", "defaults")  # keys of a configuration that Hydra itself reads
 
@@ -596,7 +597,9 @@ def settings_options(text: str, name: str) -> list[Option]:
         values = settings.values(text, name)
     except ValueError:
         return []
-    return list(_leaves(values))
+    spots = arguments.spots(notebook.parse(text)) if name.endswith(".py") else {}
+    on_request = {key for key, spot in spots.items() if spot.is_numbered}
+    return [dataclasses.replace(option, on_request=option.name in on_request) for option in _leaves(values)]
 
 
 def _dotted_name(function: ast.expr) -> str:
@@ -743,20 +746,33 @@ def _text_options(tree: ast.Module, requested: Collection[str]) -> Iterator[Opti
     """Yield the numbers, texts and booleans in a script that parameters can replace.
 
     These are all values that it assigns at its top level, and values elsewhere that are requested or named like a parameter.
-    If a requested one is missing, its name may be unknown, as that of the rate in `Dropout(0.5)`. So these are included.
+    Those without a name of their own, as the rate in `Dropout(0.5)`, are included if they are few, or if a requested one is
+    missing, whose name may be unknown.
     """
     assigned, spots = arguments.first_assignments(tree), arguments.spots(tree)
     requested_keys = {key.lower() for key in requested}
-    unnamed = {} if spots.keys() >= set(requested) else arguments.first_argument_spots(tree)
+    first_arguments = arguments.first_argument_spots(tree)
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    is_listed = len(first_arguments) <= _MOST_UNNAMED or not spots.keys() >= set(requested)
     for name, spot in spots.items():
         value = _literal(spot.value)
         if value is None or isinstance(value, list) or name.startswith("_"):
             continue
         owners = dict.fromkeys(position.owner for position in (spot, *spot.others) if position.owner)
         aliases = tuple(f"{owner}.{name}" for owner in owners)
-        option = Option(name, default=value, kind=_kind(value), aliases=aliases)
-        if name in assigned or name.lower() in requested_keys or name in unnamed or guess.parameter(option):
-            yield option
+        place = _place(functions, spot.value) if spot.is_numbered or name in first_arguments else ""
+        option = Option(name, value, _kind(value), aliases=aliases, place=place)
+        is_likely = guess.parameter(option) is not None
+        if name in assigned or name.lower() in requested_keys or (place and is_listed) or is_likely:
+            yield dataclasses.replace(option, on_request=spot.is_numbered or bool(place and not is_likely))
+
+
+def _place(functions: Sequence[ast.FunctionDef | ast.AsyncFunctionDef], value: ast.expr | None) -> str:
+    """Return the line of a value and the innermost function around it: `line 9, in main()`."""
+    line = value.lineno if value is not None else 0
+    around = [function for function in functions if function.lineno <= line <= (function.end_lineno or 0)]
+    innermost = f", in {max(around, key=lambda function: function.lineno).name}()" if around else ""
+    return f"line {line}{innermost}"
 
 
 def repeated_lines(text: str) -> dict[str, list[int]]:

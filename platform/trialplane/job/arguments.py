@@ -165,6 +165,7 @@ class Spot:
         others: Other positions at which the name has a number that is meant, too. `put` replaces it there as well.
         owner: Class, function, call, object or dict that has the name; "" for none.
         is_default: Whether it is the default of a function's argument, which callers may override.
+        is_numbered: Whether it is one of several keywords of calls with the same name, and a number tells it from them.
     """
 
     parent: Any
@@ -172,6 +173,7 @@ class Spot:
     others: tuple[Spot, ...] = ()
     owner: str = ""
     is_default: bool = False
+    is_numbered: bool = False
 
     @property
     def value(self) -> ast.expr | None:
@@ -202,6 +204,7 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
       `Encoder.dropout` for `Encoder(dropout=0.1)`.
     - A number that is the first argument of a class has the name of the class: `Dropout(0.5)`. That of the second such call
       is `Dropout_2`.
+    - The number of a keyword that has no name by these rules is numbered as well: the second `Net(width=8)` is `width_2`.
     """
     top_level = {name: _assigned_spot(nodes) for name, nodes in _assignments(tree).items()}
     values: dict[str, list[Spot]] = {}
@@ -226,7 +229,41 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
         has_owner = not longer_name.startswith(".")
         if has_owner and name not in unambiguous and len(spots_of_name) == 1:
             longer[longer_name] = spots_of_name[0]
-    return first_argument_spots(tree) | longer | top_level | unambiguous
+    named = longer | top_level | unambiguous
+    return _numbered_spots(tree, named) | first_argument_spots(tree) | named
+
+
+def _numbered_spots(tree: ast.Module, named: Mapping[str, Spot]) -> dict[str, Spot]:
+    """Return the positions of the numbers of calls' keywords of which several have a name, by that name with a number.
+
+    Args:
+        tree: Syntax tree of a script.
+        named: Positions with a name of their own; see `spots`.
+    """
+    named_values = {id(position.value) for spot in named.values() for position in (spot, *spot.others)}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _has_arguments_of_its_own(node)]
+    keywords = [keyword for call in calls for keyword in call.keywords if keyword.arg and _is_number(keyword.value)]
+    counts: Counter[str] = Counter()
+    positions: dict[str, Spot] = {}
+    for keyword in sorted(keywords, key=lambda keyword: (keyword.lineno, keyword.col_offset)):
+        name = str(keyword.arg)
+        if name not in named and id(keyword.value) not in named_values:
+            counts[name] += 1
+            positions[_numbered(name, counts[name])] = Spot(keyword, is_numbered=True)
+    return positions
+
+
+def _has_arguments_of_its_own(call: ast.Call) -> bool:
+    """Whether the keywords of a call are neither the items of a dict nor the properties of a command's argument."""
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name not in _DICT_TYPES and not name.startswith("add_")
+    return False
+
+
+def _numbered(name: str, number: int) -> str:
+    """Return the name of one of several values: `Dense`, `Dense_2`, `Dense_3`."""
+    return name if number == 1 else f"{name}_{number}"
 
 
 def first_argument_spots(tree: ast.Module) -> dict[str, Spot]:
@@ -239,7 +276,7 @@ def first_argument_spots(tree: ast.Module) -> dict[str, Spot]:
             # By convention, the name of a class begins with an upper-case letter.
             case ast.Name(id=name) | ast.Attribute(attr=name) if name[0].isupper() and not name.endswith(_NO_CLASSES):
                 counts[name] += 1
-                positions[name if counts[name] == 1 else f"{name}_{counts[name]}"] = Spot(call.args)
+                positions[_numbered(name, counts[name])] = Spot(call.args)
     return positions
 
 

@@ -354,7 +354,7 @@ def _ini_text(value: Any) -> str:
 
 
 def _quoted_as(old: str, new: str) -> str:
-    """Return a new value of INI in the quotes of the old one, which some programs evaluate; unchanged if it has some itself."""
+    """Return a new value of INI in the old one's quotes, which some programs evaluate; unchanged if it has them itself."""
     quote = old[0] if len(old) > 1 and old[0] == old[-1] and old[0] in "\"'" else ""
     return new if quote and quote in new else f"{quote}{new}{quote}"
 

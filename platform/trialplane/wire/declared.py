@@ -30,6 +30,8 @@ class Option:
             (`--sizes=[64, 32]`). "" for a single value.
         aliases: All flags of the option, if it has several. For a value in the text of a script, its names with what has it,
             such as `Encoder.dropout`.
+        place: Line and function of a value in the text of a script that has no name of its own, such as `line 9, in main()`.
+        on_request: Whether it is searched only on request, because other values of the script have the same name.
     """
 
     name: str
@@ -41,6 +43,8 @@ class Option:
     required: bool = False
     lists: str = ""
     aliases: tuple[str, ...] = ()
+    place: str = ""
+    on_request: bool = False
 
     def __post_init__(self) -> None:
         """Remove a default, or all choices, with an integer that is too large for a job file."""

@@ -193,7 +193,7 @@ def build(
         command=command,
         params=params,
         space=space,
-        further_space=_further_space(other_options, likely),
+        further_space=_further_space(other_options, likely | guess.on_request(open_options)),
         further_params=_further_params([option for option in other_options if option.name not in params], form),
         searchable=[key for key in _number_names(addable_options, list(likely)) if key not in space][:_MOST_SHOWN],
         defaults={
@@ -227,10 +227,15 @@ def _further_space(options: Sequence[Option], likely: Mapping[str, guess.Guess])
         likely: Parameter of each option that is likely to be searched, by name.
     """
     return [
-        _field_line(option.name, likely[option.name].fields, f"guessed: {likely[option.name].reason}")
+        _field_line(option.name, likely[option.name].fields, f"guessed: {likely[option.name].reason}{_at(option)}")
         for option in options
         if option.name in likely and not option.required
     ]
+
+
+def _at(option: Option) -> str:
+    """Return the place of an option after a comma; "" without one."""
+    return f", {option.place}" if option.place else ""
 
 
 def _further_params(options: Sequence[Option], form: str) -> list[str]:
@@ -240,7 +245,9 @@ def _further_params(options: Sequence[Option], form: str) -> list[str]:
     something and end the script are left out, too.
     """
     addable = [option for option in options if form != arguments.PAIRS or not option.flag.startswith("-")]
-    return [_field_line(option.name, option.default) for option in addable if not _PRINTS.fullmatch(option.name)]
+    return [
+        _field_line(option.name, option.default, option.place) for option in addable if not _PRINTS.fullmatch(option.name)
+    ]
 
 
 def _needs_item(option: Option, parsed_script: Script, declared: Declared, form: str) -> bool:

@@ -35,6 +35,7 @@ BY_COMMAND = (
     "give the command that you type today, in quotes, with its numbers: `platform init --from 'python train.py --lr 0.1'`"
 )
 _MOST_SETTINGS_FILES = 200
+_MOST_PLACES = 20  # values without a name of their own in a message
 # Name of an argument that may take pairs of a name and a value.
 _TAKES_PAIRS = re.compile(r"(?:hyper[_-]?)?param(?:eter)?s|hparams|overrides?|opts?")
 # Flag of absl for bindings of gin.
@@ -940,8 +941,11 @@ def refuse_unknown(
     if not remedy and not has_similar and (started_remedy := launcher.started_remedy(started_commands())):
         remedy = f"; for an option that it does not set, {started_remedy}"
     elif not remedy and not has_similar and not reason and (copy.file.suffix == ".py" or parsed_script.call is not None):
-        name, file = unknown_names[0], copy.file if parsed_script.call is None else Path(parsed_script.call.script)
+        file = copy.file if parsed_script.call is None else Path(parsed_script.call.script)
+        name = unknown_names[0].rpartition(".")[2]
         remedy = f"; for a value without a name in {file.name}, set `{name} = VALUE` at its top and use {name} there"
+    if places := [f"{option.name}: {option.default}, {option.place}" for option in declared.options if option.place]:
+        remedy = f"; those without a name of their own are {'; '.join(places[:_MOST_PLACES])}{remedy}"
     names_text = "; and no ".join(names_with_hints)
     raise ParameterNotFound(f"{title} has no parameter {names_text}{reason}{remedy}; nothing was changed")
 

@@ -185,6 +185,11 @@ def _print_remarks(
         output.note(f"{title}: {script_probe.not_asked(declared)}")
     for argument in declared.left_out:
         output.note(f"not a parameter: {argument}")
+    for option in declared.options:
+        if option.place and option.name in job.space:
+            note = f"{option.name} is the {option.default} in {option.place}"
+            output.note(note)
+            job.comments.append(escapes.escape_controls(note))
     if file_with_values is not None and file_with_values.others:
         used, others = file_with_values.name, ", ".join(file_with_values.others)
         output.note(f"the values are those of {used}; for those of another ({others}) change its name in {job_file}")
