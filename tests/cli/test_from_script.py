@@ -417,14 +417,19 @@ def test_a_script_that_also_logs_to_wandb_needs_no_account(platform, written: Pa
     assert job.capture == ("wandb",) and [source.source for source in job.metrics or ()] == ["stdout"]
 
 
-def test_a_smoke_run_is_bounded(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("metric", "direction"), [("val_acc", "max"), ("train_loss", "min")])
+def test_a_smoke_run_is_bounded(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, metric: str, direction: str
+) -> None:
     monkeypatch.setattr(smoke, "LONGEST", 2.0)
-    endless = "import signal\nprint('val_acc=0.5', flush=True)\nwhile True:\n    signal.pause()\n"
+    endless = f"import signal\nprint('{metric}=0.5', flush=True)\nwhile True:\n    signal.pause()\n"
     (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + endless)
     result = platform("init", "--from", str(written / "fit.py"))
-    assert "fit.py was stopped after" in result.stderr and "its metrics: val_acc" in result.stderr
-    assert "`platform submit hpo src --objective METRIC:max --local`, or run init with --smoke-seconds 600" in result.stderr
-    assert made().objectives[0].metric == "val_acc"
+    assert "fit.py was stopped after" in result.stderr and f"its metrics: {metric}" in result.stderr
+    assert f"`platform submit hpo src --objective METRIC:{direction} --local`, or remove job.yaml and" in result.stderr
+    assert f"`platform init --from {written / 'fit.py'} --smoke-seconds 600`" in result.stderr
+    assert "guessed from the metrics of one run, which was stopped before its end" in (written / "job.yaml").read_text()
+    assert made().objectives[0].metric == metric
 
 
 def test_a_script_that_fails_is_told_with_its_reason(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:

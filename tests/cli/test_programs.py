@@ -66,6 +66,7 @@ def test_a_command_line_is_a_job(
     write(written, {"fit.py": PRINTS})
     result = platform("init", "--from", line)
     assert result.exit_code == 0 and "failed" not in result.stderr, result.output
+    assert "runs once with the command's values, as" in result.stderr
     job = job_in(".")
     assert job.command == command
     assert job.search.enqueue == (start,)

@@ -701,7 +701,8 @@ def best_objective(job: ScriptJob, result: smoke.Smoke | None) -> tuple[MetricSo
     if not objectives:
         return None
     source, objective = max(objectives, key=lambda pair: guess.objective_rank(pair[1]["metric"]))
-    return source, objective, "guessed from the metrics of one run"
+    stopped = "" if result is None or result.ended else ", which was stopped before its end"
+    return source, objective, f"guessed from the metrics of one run{stopped}"
 
 
 def _requested_objective(

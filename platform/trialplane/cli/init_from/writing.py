@@ -45,6 +45,7 @@ _WITH_SETTINGS = (Style.UNKNOWN, Style.GLOBALS, Style.ENVIRONMENT, Style.PARSED)
 # Variables that torchrun sets, in the failure of a script that lacks them.
 _RANK = re.compile(r"\b(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR)\b")
 _REPOSITORY = ".git"
+_LONGER_RUN = 600  # seconds, for a script whose run was stopped
 # In the failure of a script that reads the revision of its repository, of which a trial's copy is none.
 _NO_REPOSITORY = re.compile(r"not a git repository|InvalidGitRepositoryError|'git', 'rev-parse'")
 
@@ -364,7 +365,7 @@ def _has_searchable_numbers(options: Sequence[Option]) -> bool:
 def _run_smoke(
     origin: Origin, job: ScriptJob, parsed_script: Script, copy: ScriptCopy, folder: Path, request: Request
 ) -> tuple[ScriptJob, smoke.Smoke]:
-    """Run a script once with its defaults, and print the metrics that it has.
+    """Run a script once with its defaults or the command's values, and print the metrics that it has.
 
     A script that needs the variables of torchrun gets a command with torchrun, and one that reads the revision of its Git
     repository a link to it. Then it runs again.
@@ -390,9 +391,10 @@ def _run_smoke(
         printed, files = parsed_script.printed, parsed_script.metric_files
         return smoke.run(command, name, folder, copy.scratch, printed, secrets, options, limit, requested, files)
 
+    values = "its defaults" if origin.text else "the command's values"
     shown_command = f", as `{escapes.escape_controls(shlex.join(job.command_line()))}`" if job.command else ""
     output.note(
-        f"{title} runs once with its defaults{shown_command}, in a copy of {job_folder}, for {limit:.0f} seconds at "
+        f"{title} runs once with {values}{shown_command}, in a copy of {job_folder}, for {limit:.0f} seconds at "
         "most, to find its metrics; --no-smoke skips this"
     )
     result = run(job)
@@ -418,7 +420,9 @@ def _run_smoke(
             f"{title} logs {', '.join(smoke.shown_names([logged]))} to MLflow, which is not read from a command, a process "
             "of its own: print the metric, or write it to a file"
         )
-    _print_result(title, result, job_folder, requested)
+    longer = max(_LONGER_RUN, 2 * limit)
+    command = f"{request.command(str(origin.file) if origin.text else origin.title)} --smoke-seconds {longer:.0f}"
+    _print_result(title, result, job_folder, requested, command)
     return job, result
 
 
@@ -504,7 +508,7 @@ def _print_missing_libraries(file: Path, parsed_script: Script, roots: Sequence[
             )
 
 
-def _print_result(name: str, result: smoke.Smoke, folder: str, requested: Sequence[str]) -> None:
+def _print_result(name: str, result: smoke.Smoke, folder: str, requested: Sequence[str], command: str) -> None:
     """Print the end of a smoke run and the names of its metrics, and the way to name others if it was stopped.
 
     Args:
@@ -512,6 +516,7 @@ def _print_result(name: str, result: smoke.Smoke, folder: str, requested: Sequen
         result: Result of the run.
         folder: Folder of the job as a word of a shell.
         requested: Metrics that the user wants to optimize.
+        command: Command of the user for a longer run.
     """
     duration = f"{result.seconds:.0f} s"
     names = smoke.shown_names(result.metrics.values())
@@ -522,7 +527,10 @@ def _print_result(name: str, result: smoke.Smoke, folder: str, requested: Sequen
     output.note(f"{name} {'ended' if result.ended else 'was stopped'} after {duration}; {shown}")
     is_seen = bool(requested) and set(map(smoke.spelling, requested)) <= set(map(smoke.spelling, names))
     if not result.ended and not is_seen:
+        guessed = guess.objective(dict.fromkeys(names, 0.0)) or {"direction": "minimize"}
+        named = f"--objective METRIC:{guessed['direction'][:3]}"
         output.note(
             "metrics that it prints later are missing here, such as those of a test at its end: name yours, as in "
-            f"`platform submit hpo {folder} --objective METRIC:max --local`, or run init with --smoke-seconds 600"
+            f"`platform submit hpo {folder} {named} --local`, or remove {load.FILE} and type "
+            f"`{command}`"
         )
