@@ -792,6 +792,15 @@ def test_of_several_settings_files_the_others_are_named(platform, written: Path)
     write(written, {"fit.py": reads, "a.yaml": "lr: 0.1\n", "b.yaml": "lr: 0.2\n"})
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 0 and "the values are those of a.yaml; for those of another (b.yaml" in result.stderr
+    assert "# Other settings files: b.yaml, " in (written / "job.yaml").read_text()
+
+
+def test_of_several_settings_files_that_with_the_name_of_the_objective_is_used(platform, written: Path) -> None:
+    reads = "import yaml\nfor name in ('a.yaml', 'metabric.yaml'): print(yaml.safe_load(open(name))['lr'])\n"
+    write(written, {"fit.py": reads, "a.yaml": "lr: 0.1\n", "metabric.yaml": "lr: 0.2\n"})
+    options = ("--no-smoke", "--space", "lr=0.1..1", "--objective", "METABRIC:max")
+    result = platform("init", "--from", str(written / "fit.py"), *options)
+    assert result.exit_code == 0 and "the values are those of metabric.yaml; for those of another (a.yaml" in result.stderr
 
 
 def test_a_script_that_searches_by_itself_is_one_trial(platform, written: Path) -> None:

@@ -25,7 +25,7 @@ from trialplane.wire.declared import Option
 _MOST_FILES = 20  # files that match one pattern
 _MOST_ENTRIES = 10_000  # entries of folders that are searched for a file without its suffix
 _MOST_BYTES = 65_536  # of a file whose suffix does not say that it has settings
-_MOST_OTHERS = 5  # other files that a message names
+_MOST_OTHERS = 10  # other files that a message names
 _CONFIG_FOLDER = re.compile(r"conf|cfg|exp|opt(?!im)|param|setting|yaml|hparam|recipe", re.IGNORECASE)
 # Options whose values may be the name of a settings file without its suffix: -c, --config, --model-cfg, --exp.
 _NAMES_FILE = re.compile(rf"-c|--?(?:[^\W_]+[_-])*(?:{script.CONFIG.pattern}|exp|experiment|recipe)")
@@ -63,7 +63,7 @@ class SettingsFile:
         return dataclasses.replace(self, folder=folder, name=file.relative_to(folder).as_posix())
 
 
-def find(file: Path, parsed_script: Script, requested: Collection[str] = ()) -> SettingsFile | None:
+def find(file: Path, parsed_script: Script, requested: Collection[str] = (), objective: str = "") -> SettingsFile | None:
     """Return the settings file of a script, from its folder or else from the nearest folder above that has one.
 
     A pipeline of DVC decides if there is one. Otherwise the names and patterns in the script do.
@@ -72,6 +72,7 @@ def find(file: Path, parsed_script: Script, requested: Collection[str] = ()) -> 
         file: The script.
         parsed_script: Content of the script.
         requested: Names of the parameters that the user wants to search; a file with one of them is preferred.
+        objective: Metric that the user wants to optimize, or ""; of several such files, the one with its name is preferred.
 
     Returns:
         The file; None if there is no file with values that a pipeline uses or that are worth a search.
@@ -94,7 +95,11 @@ def find(file: Path, parsed_script: Script, requested: Collection[str] = ()) -> 
             if options and is_relevant:
                 options_by_name[name] = options
         if options_by_name:
-            first, *others = sorted(options_by_name, key=lambda name: not _has_requested(options_by_name[name], requested))
+            named_alike = {name for name in options_by_name if PurePath(name).stem.lower() == objective.lower()}
+            first, *others = sorted(
+                options_by_name,
+                key=lambda name: (not _has_requested(options_by_name[name], requested), name not in named_alike),
+            )
             if arguments is None and parsed_script.takes_file:
                 arguments = (first,)
             return SettingsFile(folder, first, options_by_name[first], arguments, tuple(others[:_MOST_OTHERS]))

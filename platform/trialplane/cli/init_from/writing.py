@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from trialplane import errors
@@ -57,7 +57,7 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
         InputError, SpecError: See `from_file.make`.
     """
     title, real = origin.short_title, origin.real
-    start, file_with_values = _find_start(origin, parsed_script, request.space)
+    start, file_with_values = _find_start(origin, parsed_script, request)
     folder = start.folder
     call = parsed_script.call
     if call is not None and (start.cwd != "." or not (folder / call.folder / call.script).is_file()):
@@ -194,6 +194,7 @@ def _print_remarks(
     if file_with_values is not None and file_with_values.others:
         used, others = file_with_values.name, ", ".join(file_with_values.others)
         output.note(f"the values are those of {used}; for those of another ({others}) change its name in {job_file}")
+        job.comments.append(escapes.escape_controls(f"Other settings files: {others}"))
     if job.shared_paths:
         output.note(
             f"{title} uses {', '.join(job.shared_paths)}, which all trials share, so `parallel` is 1; for more, let it "
@@ -234,7 +235,7 @@ def _with_paths_from(folder: Path, parsed_script: Script, file: Path) -> Script:
 
 
 def _find_start(
-    origin: Origin, parsed_script: Script, requested: Collection[str]
+    origin: Origin, parsed_script: Script, request: Request
 ) -> tuple[script_folder.Start, settings_file.SettingsFile | None]:
     """Return the start of a script in its job's folder, and its settings file, or None without one.
 
@@ -243,11 +244,12 @@ def _find_start(
     Args:
         origin: File from which the job is made.
         parsed_script: Content of the script.
-        requested: Names of the parameters that the user wants to search.
+        request: Options of the user.
     """
     real = origin.real
+    objective = request.objective["metric"] if request.objective else ""
     has_file = parsed_script.style in _WITH_SETTINGS
-    file_with_values = settings_file.find(real, parsed_script, requested) if has_file else None
+    file_with_values = settings_file.find(real, parsed_script, request.space, objective) if has_file else None
     is_shell = bool(origin.text) and parsed_script.style is Style.COMMAND and real.suffix in settings.SHELLS
     find_start = script_folder.shell_start if is_shell else script_folder.start
     if origin.call is not None and parsed_script.style is not Style.WANDB:  # whose job has a script in its own folder
