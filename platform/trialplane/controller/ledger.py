@@ -845,10 +845,13 @@ class Ledger:
             self._best_reports.take_over(trial, {} if outcome is None else outcome.best)
 
     def _losses(self, outcome: TrialOutcome) -> tuple[float, ...]:
-        """Return the losses (smaller is better) by which trials are compared at a rung; the worst for a missing value."""
+        """Return the losses (smaller is better) by which trials are compared at a rung.
+
+        A value that is missing or not finite has the loss infinity.
+        """
         objectives = self.job.objectives
         # With one objective, the pruner may name another metric by which trials are compared.
-        compared = (self._search.watched_objective(objectives[0]),) if self.job.watched_metric else objectives
+        compared = (self._search.watched_objective(objectives[0]),) if len(objectives) == 1 else objectives
         losses: list[float] = []
         for objective in compared:
             value = outcome.metrics.get(objective.metric, math.nan)

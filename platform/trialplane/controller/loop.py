@@ -281,7 +281,11 @@ class Loop:
                 self._ending = endings.select(self._ending, ending)
 
     def _end_all(self, ending: Ending) -> None:
-        """End the running trials. If the user or a cost ends the run, those that keep checkpoints get time to save one."""
+        """End the running trials.
+
+        If the user, or a budget of GPU hours or cost, ends the run, trials that keep checkpoints get time to save one, but
+        not after a request in a hurry.
+        """
         for slot, request in self._workload.running().items():
             if (ending.is_by_user or ending.saves) and self._job.keeps_checkpoints and not self._hurry:
                 self._stopping.add(request.number)

@@ -128,14 +128,15 @@ class Upstream:
     async def _send(
         self, method: str, target: str, headers: Mapping[str, str], content: Any, patience: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request without the check, and yield the response; see `response`."""
+        """Send a request, and yield the response. See `response`, which also checks that MLflow authorizes requests."""
         if self._session is None:
             self._session = self._new_session()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=patience)
         url = yarl.URL(self._base + target, encoded=True)
         data = content
         if isinstance(content, bytes):
-            data = io.BytesIO(content) if content else None  # aiohttp sends a file in pieces, but bytes at once
+            # aiohttp sends a file in pieces, but bytes at once, which would hold up the event loop if they are many.
+            data = io.BytesIO(content) if content else None
         try:
             async with asyncio.timeout(patience):  # aiohttp's own timeouts do not limit the time to send the body
                 response = await self._session.request(
@@ -145,7 +146,7 @@ class Upstream:
             # aiohttp wraps an error of the body's iterator: the client did not send the body, and MLflow is not the cause.
             if isinstance(error.__cause__, MlflowRefusal | ClientDisconnect):
                 raise error.__cause__ from None
-            text = f"MLflow does not answer the gateway: {errors.first_line(error) or type(error).__name__}"
+            text = f"MLflow does not answer the gateway: {errors.first_line(error)}"
             raise MlflowRefusal(503, UNAVAILABLE, text) from error
         async with response:
             yield response

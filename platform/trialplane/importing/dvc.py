@@ -251,11 +251,11 @@ class _Pipeline:
         self._source = document.parse(text, name)
         self._text, self._files, self._command = text, files, command
         self._issues: list[Issue] = []
-        self._interpolations = 0  # number of those that were read so far
+        self._interpolations = 0  # number of values ${…} that were read so far, which is limited
         self._notes: list[str] = []
         self._data: dict[str, dict[str, Any]] = {}  # of each file of parameters that was read
         self._path_names: set[str] = set()  # parameters that are parts of paths
-        self._secrets: dict[str, str] = {}  # those of the files of parameters, by the variable that stands for each one
+        self._secrets: dict[str, str] = {}  # environment variable → secret in a file of parameters that it replaces
         self._literal_names: set[str] = set()  # parameters whose values are in a command, where no trial can replace them
         # The stages.
         data = self._source.data if isinstance(self._source.data, dict) else {}
@@ -270,13 +270,14 @@ class _Pipeline:
         self._stages = {
             name: self._stage(name, fields, shared_values) for name, fields in dict(fields_by_stage or {}).items()
         }
+        # A number in the name of a file of metrics may differ between trials.
         metrics = self._paths(data.get("metrics"), ".", shared_values, number_text="*")
         self._raise_issues()
         # What they read and write.
         self._writers: dict[str, str] = {}  # path → stage that writes it
         for stage in self._stages.values():
             self._writers |= dict.fromkeys(stage.outs, stage.name)
-        self._metrics: dict[str, list[str]] = {}  # stage → metrics that it writes, and that are not among its fields
+        self._metrics: dict[str, list[str]] = {}  # stage → files of the top-level `metrics` that it writes; "" → of no stage
         for path in metrics:
             paths = (path, *_parents(path))  # a stage may write a folder above it
             writer = next((self._writers[written_path] for written_path in paths if written_path in self._writers), "")

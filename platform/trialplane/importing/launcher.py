@@ -145,8 +145,8 @@ def read(
     Args:
         text: Text of the file.
         name: Path of the file. Its last part shows the kind of the file.
-        started_commands: Function that returns a command for each Python command that it starts if it is a shell script,
-            with which the user can make the job of that one, for messages.
+        started_commands: Function that returns, for a shell script, a `platform init` command for each Python command in it.
+            Errors show them. It is called only for an error.
         requested: Names of the parameters that the user wants to search.
 
     Raises:
@@ -160,7 +160,7 @@ def read(
         remedy = "an entry point needs `parameters:` and a command with {NAME}"
     elif is_makefile(file):
         options, command = _read_makefile(text, name)
-        if not options:
+        if not options:  # otherwise trials run `make` with values for its variables
             recipe_command = _recipe_command(text, target=command[-1])
             if recipe_command.text:
                 line, secrets = credentials.extract(recipe_command.text)

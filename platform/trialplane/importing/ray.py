@@ -195,8 +195,8 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, _Paths]:
 def _configuration(source: Source, paths: _Paths) -> tuple[search.Parameters, dict[str, Place]]:
     """Return the parameters of the job, and the paths of those with a grid search by name.
 
-    The function of a trainer, such as `TorchTrainer`, gets the `train_loop_config` of the trainer and of the space alone. A
-    parameter may be fixed in the first and searched in the second; then it is in both parts of the parameters.
+    The function of a trainer, such as `TorchTrainer`, gets only the `train_loop_config` of the trainer and of the
+    space. A parameter that is fixed in the former and searched in the latter is in both `params` and `space` of the result.
     """
     parameters = search.Parameters()
     grids: dict[str, Place] = {}
@@ -204,7 +204,7 @@ def _configuration(source: Source, paths: _Paths) -> tuple[search.Parameters, di
     if _is_trainer(source.look(*paths.trainable)):
         space_field = (*paths.space, "train_loop_config")
         trainer_config = (*paths.trainable, "train_loop_config")
-        if source.look(*trainer_config) is not None:
+        if source.look(*trainer_config) is not None:  # a grid counts only in the space
             _add_parameters(source, trainer_config, parameters, keys=())
     if source.look(*space_field) is not None:
         grids = _add_parameters(source, space_field, parameters, keys=())

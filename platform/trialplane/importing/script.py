@@ -452,14 +452,24 @@ def _searching_command(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
 
 
 def _is_subcommand(tree: ast.Module, calls: Sequence[ast.Call], function: ast.FunctionDef, decorator: ast.Call) -> bool:
-    """Return whether a decorator makes a function a subcommand, and not the only command of click or typer in a script."""
+    """Return whether a decorator makes a function a subcommand, which must be named on the command line.
+
+    The only command of a script of click or typer needs no name.
+
+    Args:
+        tree: The script.
+        calls: All calls in it, including decorators.
+        function: The function.
+        decorator: One of its decorators.
+    """
     group, _, name = _dotted_name(decorator.func).rpartition(".")
     if name != "command" or not group:
         return False
-    if group == "click":  # cli.add_command(tune)
+    if group == "click":  # a function with @click.command() becomes a subcommand only by `cli.add_command(tune)`
         adding_calls = [call for call in calls if _dotted_name(call.func).endswith(".add_command")]
         return any(ast.unparse(argument) == function.name for call in adding_calls for argument in call.args)
-    # A group of click always makes subcommands; an app of typer does so if it has several commands, or a callback.
+    # A group of click always makes subcommands; an app of typer does so if it has several commands, or a callback. What is
+    # not created in this file is considered a group.
     apps = [node.value for node in ast.walk(tree) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == group]
     is_typer = any(isinstance(app, ast.Call) and _dotted_name(app.func).endswith("Typer") for app in apps)
     commands = [call for call in calls if _dotted_name(call.func) in (f"{group}.command", f"{group}.callback")]

@@ -486,7 +486,9 @@ def _read_files(
 
 
 def source(file: Path) -> str:
-    """Return the text of a Python file, in the encoding that Python uses for it: by its byte order mark, or as it declares.
+    """Return the text of a script, a launcher or a pipeline, in the encoding of a Python file.
+
+    That is the one of its byte order mark, or the one that it declares.
 
     Raises:
         InputError: The file cannot be read.

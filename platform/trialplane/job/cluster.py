@@ -52,8 +52,10 @@ class _Pattern:
         return value
 
 
-def _refuse_reserved(noun: str) -> Callable[[dict[str, str]], dict[str, str]]:
+def _refuse_reserved(noun: str) -> Callable[[Any], Any]:
     """Return a validator of labels or annotations that refuses keys that are reserved for the platform.
+
+    It runs before pydantic checks the types, so it lets other types pass.
 
     Args:
         noun: Noun for one of them in messages: "label".

@@ -105,12 +105,13 @@ def unreachable(error: Exception, host: str, context: str) -> str:
         host: URL of the API server.
         context: Context of the kubeconfig.
     """
-    cause = getattr(error, "reason", None) or error
+    cause = getattr(error, "reason", None) or error  # a MaxRetryError has its cause as `reason`, which may be a text
     text = errors.first_line(cause if isinstance(cause, Exception) else error)
-    text = re.sub(r"^<?[\w.]*(?:HTTPS?Connection|object)[^>]*>: ?", "", text)  # remove urllib3's repr of its connection
+    # Remove the connection: "<urllib3.connection.HTTPSConnection object at 0x…>: " or "HTTPSConnection(host='…') …>: ".
+    text = re.sub(r"^<?[\w.]*(?:HTTPS?Connection|object)[^>]*>: ?", "", text)
     if "alert certificate" in text or "alert unknown ca" in text:  # TLS alerts of the server
         return f"the cluster {context} ({host}) rejects the certificate of your kubeconfig ({text}); get a new kubeconfig"
-    if "CERTIFICATE_VERIFY_FAILED" in text or "certificate" in text.lower():
+    if "certificate" in text.lower():
         return (
             f"the cluster {context} ({host}) has a certificate that your kubeconfig does not trust ({text}); "
             "get a new kubeconfig"

@@ -215,16 +215,19 @@ class Observation:
         return is_resumed or self.record.submission.get(labels.UID) == self.uid
 
     @property
+    def own_record(self) -> Snapshot | None:
+        """The record, if the Run is recorded; see `is_recorded`."""
+        return self.record if self.is_recorded else None
+
+    @property
     def last_start_time(self) -> float:
         """Time of the Run's last start, from the record, in seconds since the epoch. 0 if it was never started."""
-        if not self.is_recorded or self.record is None:
-            return 0.0
-        return float(self.record.submission.get(labels.BEGUN, 0.0))
+        return float(self.own_record.submission.get(labels.BEGUN, 0.0)) if self.own_record else 0.0
 
     @property
     def desired_state(self) -> RunState | None:
         """Desired state in the record. None if the Run has no record."""
-        return self.record.desired.state if self.record is not None and self.is_recorded else None
+        return self.own_record.desired.state if self.own_record else None
 
     @property
     def is_alive(self) -> bool:

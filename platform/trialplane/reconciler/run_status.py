@@ -26,17 +26,19 @@ def status(observed: Observation, now: float) -> Status:
     """Return the status that the Run should have.
 
     Args:
-        observed: Observation after which no action is due.
+        observed: Observation of a Run that needs no action of the reconciler.
         now: Current time, in seconds since the epoch.
     """
     state, reason = _state(observed)
     reason = reason[:LONGEST]
     old_status, job = observed.status, observed.parsed.job
-    recorded_status = observed.record.status if observed.is_recorded and observed.record is not None else None
+    own_record = observed.own_record
+    recorded_status = own_record.status if own_record else None
+    # The number of ended trials and the best value are those of all starts. The total may differ in the job of the last one.
     ended = recorded_status.ended_trials if recorded_status else old_status.ended
     if recorded_status and observed.is_status_current:
         total = recorded_status.trials
-    else:  # before the first status of a start, whose job may have another number of trials
+    else:  # the last start has not written a status yet
         total = job.trials if job else old_status.total
     best = _best(recorded_status) if recorded_status else old_status.best
     is_same_state = old_status.state == state

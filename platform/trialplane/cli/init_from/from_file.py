@@ -87,7 +87,8 @@ def make_of_pipeline(command: dvc.Command, request: Request) -> int:
         request: Options of the user.
 
     Raises:
-        InputError, SpecError: See `make`.
+        InputError: The file is missing, or cannot be read.
+        SpecError: Its pipeline cannot be read; see `dvc.read`.
     """
     file = Path(command.file)
     if not file.is_file():
@@ -98,10 +99,11 @@ def make_of_pipeline(command: dvc.Command, request: Request) -> int:
         lambda name: script_folder.exists(file.parent / name),
     )
     request = dataclasses.replace(request, space={**command.space, **request.space})
-    parsed_script = dvc.read(text, str(file), files, command=command, requested=request.space)
+    parsed_pipeline = dvc.read(text, str(file), files, command=command, requested=request.space)
+    # `dvc.api` reads files only in a repository, and trials get a copy of the folder without one.
     if any(_USES_REPOSITORY.search(python_text) for python_text in smoke.python_texts(file.parent)):
-        parsed_script = dvc.with_repository(parsed_script)
-    return writing.write_job(Origin(file, file.resolve(), text, file.name), parsed_script, request)
+        parsed_pipeline = dvc.with_repository(parsed_pipeline)
+    return writing.write_job(Origin(file, file.resolve(), text, file.name), parsed_pipeline, request)
 
 
 def _unusable_error(file: Path) -> InputError:

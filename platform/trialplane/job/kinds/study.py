@@ -471,9 +471,10 @@ def _population_issues(job: Study, population: Population, broken: Collection[An
     Args:
         job: The job.
         population: Its population.
-        broken: Paths of invalid fields; see `Base.check`.
+        broken: Paths of invalid fields, which have their defaults and get no further issue; see `Base.check`.
     """
-    if population.schedule:
+    is_replay = bool(population.schedule)  # members repeat the printed schedule of an earlier run, and are not compared
+    if is_replay:
         yield from _replay_issues(job, population)
     if job.constraints:
         problem = "bound the result of a whole trial, and members are compared at every interval, by their losses; drop them"
@@ -481,7 +482,7 @@ def _population_issues(job: Study, population: Population, broken: Collection[An
     yield from _interval_issues(job, population)
     if ("pruner",) not in broken and job.pruner.name != "none":
         yield Issue(("pruner",), "ends trials, and the members of a population take over from others instead; drop it")
-    if ("trials",) not in broken and job.trials < 2 and not population.schedule:
+    if ("trials",) not in broken and job.trials < 2 and not is_replay:
         yield Issue(("trials",), "a population needs at least 2 members; 8 is a good start")
     if len(job.objectives) > 1:
         yield Issue(("population",), "compares members by one objective, and there are several; drop one of the two")

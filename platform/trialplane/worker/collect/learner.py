@@ -129,7 +129,7 @@ class ResultFeed:
         """Return the next result; None when there are no more.
 
         Before that, report a group as taken if the previous call returned its last result, and report as free the files of
-        values to which the job no longer refers.
+        values to which the job no longer refers. Meanwhile, remove the file of weights when all workers have fetched it.
         """
         if not self._waiting and self._unreported:
             self._line.send(messages.ResultsTaken(tuple(self._unreported)))
@@ -144,7 +144,7 @@ class ResultFeed:
                     self.failed, self._ended = failed, True
                 case messages.FeedResults(results):
                     self._waiting.extend(results)
-                case messages.ReleaseWeights() if self.weights is not None:
+                case messages.ReleaseWeights() if self.weights is not None:  # which were offered with this iteration
                     self.weights.unlink(missing_ok=True)
         return self._result(self._waiting.popleft()) if self._waiting else None
 

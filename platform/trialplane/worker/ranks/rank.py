@@ -137,6 +137,7 @@ def run_and_end(work: TrialWork, placement: Placement, channel: RankChannel, par
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the supervisor blocked it until here
 
         def pulse(step: int, seconds: float) -> None:
+            """Send the duration of a step to the supervisor, if it still exists."""
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 channel.send(messages.Pulsed(step, seconds))
 

@@ -287,8 +287,9 @@ class Run:
 
         Args:
             data: Values by name; values in nested dicts get names with dots.
-            step: Step. As in W&B, a call with a smaller step than the newest is ignored. None for the run's `step`.
-            commit: Whether to report now. If it is False, the next call reports the values, with its step. None for True.
+            step: Step. As in W&B, a call with a step before `self.step`, the next one, is ignored. None for `self.step`.
+            commit: Whether to report now. If it is False, the next call reports the values, with its step. None: report now,
+                but with a `step`, later calls may add values to the same step.
             sync: Without effect.
 
         Raises:
@@ -304,9 +305,9 @@ class Run:
             return
         ready, self._next = self._next, {}
         self._newest = self.step
-        if step is None or commit:  # otherwise, as in W&B, a later call may still add to the step that the script names
+        if step is None or commit:
             self.step += 1
-        for name, value in ready.items():
+        for name, value in ready.items():  # the stand-in for wandb.Image(…) and the like is left out, and a text silently
             if isinstance(value, Nothing):
                 _log_once(f"wandb.log: {name}", "is left out: it is not a number")
         _report(self.first_step + self._newest, ready)
