@@ -256,6 +256,60 @@ def test_an_objective_that_was_not_seen_is_read_where_the_others_were(platform, 
     assert [(source.source, source.path) for source in made().metrics or ()] == [("file", "log.csv")], result.output
 
 
+_RESULTS = """
+import json
+lr = 0.1
+with open("results.jsonl", "w") as file:
+    for step in range(20):
+        print(TEXT % (step, 20, 1.25))
+        print(json.dumps({"step": step, "loss": 1.5, "loss_16": 2.5}), file=file)
+"""
+_BAR = "%d/%d [00:01<00:08, 9.87it/s, loss=%s]"
+
+
+@pytest.mark.parametrize(
+    ("text", "sources", "remark"),
+    [
+        (
+            f"| {_BAR}",
+            ["results.jsonl"],
+            "loss is 1.5 in results.jsonl, which is read; to read its output, with loss 1.25",
+        ),
+        (
+            "step %d/%d loss: %s",
+            [],
+            "loss is 1.25 in its output, which is read; to read results.jsonl, with loss 1.5, loss_16",
+        ),
+        ("step %d/%d mse: %s", ["stdout", "results.jsonl"], ""),
+        (f"| {_BAR.replace('loss', 'loss_32')}", ["results.jsonl", "stdout"], ""),
+    ],
+    ids=["bar", "line", "another name", "another name in a bar"],
+)
+def test_the_source_of_each_listed_metric_is_read_or_named(
+    platform, written: Path, text: str, sources: list[str], remark: str
+) -> None:
+    """A file comes before a progress bar with a metric of the same name, and after a line."""
+    (written / "fit.py").write_text(_RESULTS.replace("TEXT", repr(text)))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert [source.path or source.source for source in made().metrics or ()] == sources, result.output
+    written_remarks = [line for line in Path("src/job.yaml").read_text().splitlines() if "which is read" in line]
+    assert remark in result.stderr and ("which is read" in result.stderr) == bool(remark)
+    assert [line.startswith(f"# {remark}") for line in written_remarks] == [True] * bool(remark)
+
+
+def test_a_requested_metric_of_a_bar_and_a_file_is_that_of_the_file(platform, written: Path) -> None:
+    (written / "fit.py").write_text(_RESULTS.replace("TEXT", repr(f"| {_BAR}")))
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "loss:min")
+    assert [source.path for source in made().metrics or ()] == ["results.jsonl"], result.output
+    assert made().pruner.options == {} and "at steps 1, 4, 16; " in result.stderr
+
+
+def test_a_value_that_a_line_rounds_is_no_other_one(platform, written: Path) -> None:
+    text = "lr = 0.1\nprint('loss: 0.12')\nopen('log.csv', 'w').write('loss\\n0.1234\\n')\n"
+    (written / "fit.py").write_text(text)
+    assert "which is read" not in platform("init", "--from", str(written / "fit.py")).stderr
+
+
 def test_a_metric_that_is_reported_once_is_not_pruned_on(platform, written: Path) -> None:
     """An epoch beside it, as in the summary of a Trainer, makes no series."""
     text = "print({'train_loss': '4.834', 'epoch': '1'})\n"

@@ -1541,7 +1541,7 @@ def test_a_metric_of_validation_in_event_files_comes_before_a_printed_one_of_tra
     assert result.exit_code == 0, result.output
     job = made()
     assert job.objectives[0].metric == "val/loss"
-    assert [source.source for source in job.metrics or ()] == ["tensorboard"]
+    assert [source.source for source in job.metrics or ()] == ["tensorboard", "stdout"]
 
 
 PARAMS = "prepare: {batch_size: 4}\ntrain:\n  lr: 0.1 # of Adam\n  seed: 3\n"

@@ -506,7 +506,7 @@ def test_a_bar_without_a_metric_of_the_job_has_no_steps(tmp_path: Path) -> None:
 
 def test_a_bar_that_changes_after_its_report_has_another_one(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT)
-    trial.prints(f"\r{_bar(60, 60, 'acc=1')}\n\rloss=2\n")
+    trial.prints(f"\r{_bar(60, 60, 'acc=1')}\x1b[A\nloss=2\n")
     reports = trial.read() + trial.read()
-    trial.prints(f"\x1b[A\r{_bar(60, 60, 'acc=3')}\n")
+    trial.prints(f"\r{_bar(60, 60, 'acc=3')}\n")
     assert [metrics for _, metrics in reports + trial.read(ended=True)][-1] == {"acc": 3.0}

@@ -7,6 +7,7 @@ metrics that a run of the script with its defaults has shown.
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import math
 import os
 import re
@@ -30,7 +31,7 @@ from trialplane.wire.declared import Declared, Option
 from trialplane.worker.metrics.names import same_words
 
 _MOST_PARAMS = 40  # a script with more arguments has those as comments that are neither searched nor required
-_MOST_SHOWN = 4  # options in a message that could be searched
+_MOST_SHOWN = 4  # options in a message that could be searched, or metrics in one that are not read
 _MOST_SEARCHED = 6  # searched parameters; other likely ones are comments
 _SHORTEST_SECRET = 8  # characters of a secret that is recognized by its value alone
 _TRIALS, _PARALLEL = 20, 2
@@ -683,7 +684,8 @@ def best_objective(job: ScriptJob, result: smoke.Smoke | None) -> tuple[MetricSo
     """Return the source of the metric to optimize, the field `objective`, and the reason for it; None without such a metric.
 
     The metric that the user names comes first, then the one that an option of the script names, then the one with the best
-    name. If several sources have equally good metrics, it is the first one. The output comes before files.
+    name. If several sources have equally good metrics, it is the first one. The output comes before files, but progress bars
+    after them, as these show rounded values of training.
     """
     metrics_by_source = result.metrics if result else {}
     if job.objective is not None:
@@ -700,9 +702,77 @@ def best_objective(job: ScriptJob, result: smoke.Smoke | None) -> tuple[MetricSo
     ]
     if not objectives:
         return None
-    source, objective = max(objectives, key=lambda pair: guess.objective_rank(pair[1]["metric"]))
+    source, objective = max(
+        objectives,
+        key=lambda pair: (guess.objective_rank(pair[1]["metric"]), not _is_only_in_bars(pair[0], pair[1]["metric"], result)),
+    )
     stopped = "" if result is None or result.ended else ", which was stopped before its end"
     return source, objective, f"guessed from the metrics of one run{stopped}"
+
+
+def _is_only_in_bars(source: MetricSource, metric: str, result: smoke.Smoke | None) -> bool:
+    """Return whether a metric of a source occurs only in progress bars of the output."""
+    return source == smoke.STDOUT and result is not None and metric in result.only_in_bars
+
+
+def metric_sources(job: ScriptJob, result: smoke.Smoke | None) -> tuple[list[MetricSource], list[str]]:
+    """Return the sources of a job's metrics, that of the objective first, and remarks on sources that are not read.
+
+    Others are read for their losses and scores that the sources before them lack, so that each can be the objective. One
+    that has the objective too is not: its values could be read in place of those of the first source. If the user names the
+    objective, no others are read.
+    """
+    chosen = best_objective(job, result)
+    if chosen is None:
+        return [], []
+    source, objective, _ = chosen
+    metric, metrics_by_source = objective["metric"], result.metrics if result is not None else {}
+    if metric not in metrics_by_source.get(source, ()) or source.pattern or source == smoke.WANDB:
+        return [source], []
+    value = metrics_by_source[source][metric]
+    sources, unread = [source], dict[MetricSource, Mapping[str, float]]()
+    for other, metrics in metrics_by_source.items():
+        known_names = {name for read in sources for name in metrics_by_source[read]}
+        new_names = [name for name in metrics if name not in known_names and guess.is_measure(name)]
+        if other == source or other.pattern or other == smoke.WANDB:
+            continue
+        if metric in metrics and not (_is_rounded(metrics[metric], value) and not new_names):
+            unread[other] = {name: metrics[name] for name in (metric, *new_names)}
+        elif metric not in metrics and new_names and job.objective is None:
+            sources.append(other)
+    remarks: list[str] = []
+    for other, metrics in unread.items():
+        shown = ", ".join(f"{name} {value:g}" for name, value in list(metrics.items())[:_MOST_SHOWN])
+        remarks.append(
+            f"{metric} is {value:g} in {_shown_source(source)}, which is read; "
+            f"to read {_shown_source(other)}, with {shown}, write `{_field_line('metrics', _declaration(other))}`"
+        )
+    return sources, remarks
+
+
+def _is_rounded(first: float, second: float) -> bool:
+    """Return whether two numbers are equal, or one is the other with fewer decimal places."""
+    exponents = (decimal.Decimal(repr(number)).as_tuple().exponent for number in (first, second))
+    places = min(-exponent for exponent in exponents if isinstance(exponent, int))
+    return first == second or abs(first - second) <= 10.0**-places
+
+
+def _shown_source(source: MetricSource) -> str:
+    """Return the name of a source for messages."""
+    names = {
+        "stdout": "its output",
+        "file": source.path,
+        "tensorboard": "its TensorBoard files",
+        "mlflow": "its MLflow calls",
+    }
+    return names[source.source]
+
+
+def _declaration(source: MetricSource) -> Any:
+    """Return what declares a source in the field `metrics`."""
+    if source.pattern:
+        return {"from": "stdout", "pattern": source.pattern[0]}
+    return {"from": "file", "path": source.path} if source.source == "file" else source.source
 
 
 def _requested_objective(
@@ -713,6 +783,7 @@ def _requested_objective(
     spelling = smoke.spelling(requested["metric"])
     shown = [(source, name) for source, metrics in metrics_by_source.items() for name in metrics]
     exact = [(source, name) for source, name in shown if name == requested["metric"]]
+    exact.sort(key=lambda pair: _is_only_in_bars(pair[0], pair[1], result))
     similar = [(source, name) for source, name in shown if smoke.spelling(name) == spelling]
     other_name = same_words(requested["metric"], (name for _, name in shown))
     if not (exact or similar) and other_name:
@@ -766,6 +837,7 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
     """
     if (chosen := best_objective(job, result)) is not None:
         source, objective, reason = chosen
+        sources, remarks = metric_sources(job, result)
         names = smoke.shown_names([result.metrics.get(source, ())]) if result is not None else []
         other_names = ", ".join(name for name in names if name != objective["metric"])
         others = f"; the others: {other_names}" if other_names else ""
@@ -774,39 +846,37 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
         # W&B's package would need an account. A metric that one run did not show may be logged to it, or printed.
         is_shown = result is not None and objective["metric"] in result.metrics.get(source, ())
         captures_wandb = result is not None and (smoke.WANDB in result.metrics or (job.uses_wandb and not is_shown))
-        source_lines = _source_lines(job, source, captures_wandb=captures_wandb)
+        source_lines = _source_lines(job, sources, captures_wandb=captures_wandb)
+        source_lines += [f"# {escapes.escape_controls(remark)}" for remark in remarks]
         return [*source_lines, _field_line("objective", objective, f"{reason}{last}{others}")]
     if job.returned:
         return _returned_metric_lines(job)
     remark = f"a placeholder: {'; '.join(_placeholder_remark(job, result))}"
     placeholder = _field_line("objective", {"metric": "loss", "direction": "minimize"}, remark)
     if job.metric_files:
-        sources = [{"from": "file", "path": path} for path in job.metric_files]
-        return [_field_line("metrics", sources, "which the stages declare"), placeholder]
+        declarations = [{"from": "file", "path": path} for path in job.metric_files]
+        return [_field_line("metrics", declarations, "which the stages declare"), placeholder]
     capture = _field_line("capture", "wandb", _CAPTURED_WANDB)
     return [capture, placeholder] if result is not None and job.uses_wandb else [placeholder]
 
 
-def _source_lines(job: ScriptJob, source: MetricSource, *, captures_wandb: bool) -> list[str]:
-    """Return the lines of the fields, `capture` and `metrics`, that name the source of the metrics.
+def _source_lines(job: ScriptJob, sources: Sequence[MetricSource], *, captures_wandb: bool) -> list[str]:
+    """Return the lines of the fields, `capture` and `metrics`, that name the sources of the metrics.
 
-    They are [] if the job needs none: the source is a default one, or Lightning's callback reports the metrics.
+    They are [] if the job needs none: the sources are default ones, or Lightning's callback reports the metrics.
 
     Args:
         job: The job.
-        source: The source.
+        sources: The sources, that of the objective first.
         captures_wandb: Whether the job captures W&B's calls, so that it has no default source.
     """
     capture_lines = [_field_line("capture", "wandb", _CAPTURED_WANDB)] if captures_wandb else []
     has_callback = declared_arguments.LIGHTNING_CALLBACK in str(job.arguments)
-    is_default = not captures_wandb and source.source in ("stdout", "mlflow")
-    if source == smoke.WANDB or (not source.pattern and (has_callback or is_default)):
+    is_default = not captures_wandb and all(source.source in ("stdout", "mlflow") for source in sources)
+    if sources[0] == smoke.WANDB or (not sources[0].pattern and (has_callback or is_default)):
         return capture_lines
-    field: Any = source.source
-    if source.pattern:
-        field = {"from": "stdout", "pattern": source.pattern[0]}
-    elif source.source == "file":
-        field = {"from": "file", "path": source.path}
+    declarations = [_declaration(source) for source in sources]
+    field = declarations if len(sources) > 1 else declarations[0]
     return [*capture_lines, _field_line("metrics", field, "where they were found")]
 
 

@@ -78,6 +78,7 @@ class Smoke:
         series: Function that returns the reports of a metric of a source if it has a value per step: several beside steps,
             or three at least. None if it has not.
         peak_memory: Most bytes that the script and its descendants were seen to use.
+        only_in_bars: Names of printed metrics that occur only in progress bars.
     """
 
     metrics: Mapping[MetricSource, Mapping[str, float]]
@@ -86,6 +87,7 @@ class Smoke:
     ended: bool
     series: Callable[[MetricSource, str], Series | None] = lambda _source, _metric: None
     peak_memory: int = 0
+    only_in_bars: Collection[str] = ()
 
 
 def run(
@@ -167,6 +169,9 @@ def run(
     if process_end.code:  # None if the script was stopped at the time limit
         failure = "; ".join(filter(None, (process_end.cause, process_end.keep_log(name))))
     is_ended = process_end.code is not None
+    in_bars, in_lines = set[str](), set[str]()
+    for line in occurrences.parsed_lines:
+        (in_lines if line.bar is None else in_bars).update(line.metrics)
 
     def series(source: MetricSource, metric: str) -> Series | None:
         """Return the series of a metric. It is not computed for all metrics, of which an output may have very many."""
@@ -180,7 +185,8 @@ def run(
                 break
         return Series(steps[0], steps[-1], len(steps)) if len(steps) >= least else None
 
-    return Smoke(metrics_by_source, process_end.seconds, failure, is_ended, series, process_end.peak_memory)
+    only_in_bars = in_bars - in_lines
+    return Smoke(metrics_by_source, process_end.seconds, failure, is_ended, series, process_end.peak_memory, only_in_bars)
 
 
 def _add_unnamed_metric(

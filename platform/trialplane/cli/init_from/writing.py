@@ -93,6 +93,8 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
     if request.only_checks:
         return EXIT_OK
     exit_code = job_files.write_files(folder, script_job.yaml_text(job, result), summary, origin.new_files, options)
+    for remark in script_job.metric_sources(job, result)[1]:
+        output.note(remark)
     if message := script_job.pruner_message(job, result):
         output.note(message)
     if job.searchable:
