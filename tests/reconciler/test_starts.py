@@ -130,6 +130,22 @@ def test_a_pod_that_keeps_a_ray_cluster_from_going_is_named(team: Team) -> None:
     assert "its pods are being removed: a-" in team.settle()["reason"]
 
 
+def test_a_run_that_is_continued_while_its_pods_are_removed_has_not_ended(team: Team) -> None:
+    """Whoever has typed `platform retry` right after the end waits for the second end."""
+    team.namespace.held = True
+    team.apply()
+    team.settle()
+    team.namespace.end("a", RunState.SUCCEEDED)
+    assert team.settle()["state"] == "Succeeded"
+    team.ray_clusters["a"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    team.change(resumes=1)
+    status = team.settle()
+    assert status["state"] == "Pending" and "former start are being removed" in status["reason"]
+    assert status["observedGeneration"] == team.cluster.objects["runs"]["a"]["metadata"]["generation"]
+    team.change(state="Paused")
+    assert team.settle()["state"] == "Succeeded", "there is nothing to pause"
+
+
 @pytest.mark.parametrize("state", ["Paused", "Cancelled"])
 def test_a_controller_without_the_gateway_is_not_taken_for_a_dead_one(team: Team, state: str) -> None:
     """It holds no lock while the gateway is restarted, and may be in the middle of its work."""
