@@ -97,6 +97,9 @@ def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
         ("Final Train: 0.9, Test: 0.8", {"Train": 0.9, "Test": 0.8}),
         ("after training: 0.9, epoch test: 0.8", {"training": 0.9, "test": 0.8}),
         ("the training of loss: 0.5", {"loss": 0.5}),
+        ("Epoch [3/10], Train Loss: 0.5, Accuracy: 80", {"train_Loss": 0.5, "accuracy": 80.0}),
+        ("Epoch: 003, Train Loss: 0.5, Acc: 0.8", {"train_Loss": 0.5, "Acc": 0.8}),
+        ("Iter 100, Train Loss: 0.5, Perplexity: 12.3", {"train_Loss": 0.5, "Perplexity": 12.3}),
         (
             "| End of training | test/loss: 0.5 | val_acc: 2 | mae: 3",
             {"test/loss": 0.5, "val_acc": 2.0, "training_mae": 3.0},
@@ -112,6 +115,7 @@ def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training()
     assert parse("Train Epoch: 1 Loss: 0.9").metrics == {"train_Loss": 0.9}
     assert parse("Train Epoch: 1 Loss 0.9").metrics == {}
     assert parse("Test set: Average loss: 0.8").metrics == {"loss": 0.8}
+    assert parse("Epoch 3: train acc 0.5, loss 0.8, f1 0.3").metrics == {"loss": 0.8}
     parse = lines.LineParser((), Names(("loss", "test_loss"))).parse
     assert parse("Test: [1/3] Loss 0.8").metrics == {"test_loss": 0.8}
     assert parse("Epoch: [1] Loss 0.9").metrics == {"loss": 0.9}

@@ -21,9 +21,11 @@ _HEADING = re.compile(
     r"|[ _](?i:set|data|dataset|split|phase|results?|stats|metrics|epoch|step|iter|iteration|batch|round)(?!\w))"
     rf"|(?i:split)(?:\s|\s?[:=]\s?)({DATA_SET})(?!\w))"
 )
-# A set of data before the first of several metrics: `Train loss: 0.3, acc: 0.9`, `Epoch 3/10 dev loss: 0.3, acc: 0.9`.
+# A set of data before the first of several metrics: `Train loss: 0.3, acc: 0.9`, `Epoch 3/10 dev loss: 0.3, acc: 0.9`. In
+# `Epoch 3/10 train loss: 0.3, acc: 0.9`, as many scripts print it, the accuracy is often that of held-out data.
 _SET_OF_LINE = re.compile(
-    rf"\W*(?:(?i:epoch|step|iter|iteration|round)\W{{0,3}}\d{{1,15}}(?:/\d{{1,15}})?\W+)?({DATA_SET})[ _](?=[^\W\d])"
+    rf"\W*(?:(?i:epoch|step|iter|iteration|round)\W{{0,3}}\d{{1,15}}(?:/\d{{1,15}})?\W+(?!(?i:train)))?"
+    rf"({DATA_SET})[ _](?=[^\W\d])"
 )
 
 is_data_set = re.compile(DATA_SET).fullmatch
