@@ -133,13 +133,14 @@ def create_job(source: str, file: Path, folder: Path) -> int:
     return report_readiness(folder, errors.counted(len(imported.notes), "note"))
 
 
-def report_readiness(folder: Path, summary: str, options: str = "") -> int:
+def report_readiness(folder: Path, summary: str, options: str = "", *, has_failed: bool = False) -> int:
     """Print whether a new job passes the checks of `submit`, and return the exit code.
 
     Args:
         folder: Folder of the job.
         summary: Beginning of the printed line.
         options: Options that `submit` needs.
+        has_failed: Whether the script failed when it ran once, which was printed.
     """
     try:
         job, required = planning.check_job(folder)
@@ -150,7 +151,9 @@ def report_readiness(folder: Path, summary: str, options: str = "") -> int:
         return EXIT_BAD_INPUT
     for issue in requirements.unmet_issues(required):
         output.note(str(issue))
-    output.note(f"{summary}; `platform submit {job.kind} {shell_path(folder)}{options} --local` runs the job")
+    command = f"platform submit {job.kind} {shell_path(folder)}{options} --local"
+    failure = "its trials will fail as the run above did; when that is mended, " if has_failed else ""
+    output.note(f"{summary}; {failure}`{command}` runs the job")
     return EXIT_OK
 
 

@@ -20,7 +20,15 @@ from trialplane.plan import pack as packing
 _HIDDEN_NAME = re.compile(r"""["'](?:\./)?(\.[A-Za-z][\w-]*(?:\.\w+)*)["']""")
 
 
-def write_files(folder: Path, text: str, summary: str, new_files: Sequence[NewFile] = (), submit_options: str = "") -> int:
+def write_files(
+    folder: Path,
+    text: str,
+    summary: str,
+    new_files: Sequence[NewFile] = (),
+    submit_options: str = "",
+    *,
+    has_failed: bool = False,
+) -> int:
     """Write job.yaml and the files that the job needs, and print whether the job can run.
 
     Args:
@@ -29,6 +37,7 @@ def write_files(folder: Path, text: str, summary: str, new_files: Sequence[NewFi
         summary: Sentence about the job.
         new_files: The other files.
         submit_options: Options that `platform submit` needs for the job.
+        has_failed: Whether the script failed when it ran once.
 
     Returns:
         The exit code.
@@ -51,7 +60,7 @@ def write_files(folder: Path, text: str, summary: str, new_files: Sequence[NewFi
         f"{importing.shell_path(folder / load.FILE)} is written; "
         f"`platform validate {importing.shell_path(folder)}` checks it"
     )
-    return importing.report_readiness(folder, summary, submit_options)
+    return importing.report_readiness(folder, summary, submit_options, has_failed=has_failed)
 
 
 def heading(name: str) -> str:

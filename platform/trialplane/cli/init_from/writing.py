@@ -92,7 +92,10 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
     job, result, summary, options = _make_job(origin, parsed_script, start, file_with_values, packed.data, request)
     if request.only_checks:
         return EXIT_OK
-    exit_code = job_files.write_files(folder, script_job.yaml_text(job, result), summary, origin.new_files, options)
+    has_failed = result is not None and bool(result.failure)
+    exit_code = job_files.write_files(
+        folder, script_job.yaml_text(job, result), summary, origin.new_files, options, has_failed=has_failed
+    )
     for remark in script_job.metric_sources(job, result)[1]:
         output.note(remark)
     if message := script_job.pruner_message(job, result):
