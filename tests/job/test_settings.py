@@ -245,6 +245,43 @@ def test_words_of_a_shell_script_are_values() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "value", "replaced"),
+    [
+        ('LAYERS="64"', "64 32", 'LAYERS="64 32"'),
+        ("LAYERS='64'", "64 32", "LAYERS='64 32'"),
+        ("LAYERS='64'", [64, 32], "LAYERS='64, 32'"),
+        ('LAYERS="64"', '$a "b"', r'LAYERS="\$a \"b\""'),
+        ("LAYERS='64'", "it's", r"LAYERS='it'\''s'"),
+        ("LAYERS=64", "64 32", "LAYERS='64 32'"),
+        ("LAYERS=relu", "64 32", "LAYERS='64 32'"),
+        ("""f '{"LAYERS": 64}'""", "64 32", """f '{"LAYERS": "64 32"}'"""),
+        ("""f '{"LAYERS": 64}'""", [64, 32], """f '{"LAYERS": [64, 32]}'"""),
+    ],
+)
+def test_a_value_of_a_shell_script_has_the_quotes_that_it_needs(line: str, value: Any, replaced: str) -> None:
+    assert settings.replace_values(f"{line}\n", {"LAYERS": value}, "a.sh") == f"{replaced}\n"
+
+
+@pytest.mark.parametrize("word", ["true", "false", "yes", "no", "on", "off", "null", "'true'", '"None"'])
+def test_words_that_are_no_texts_in_yaml_are_texts_in_a_shell(word: str) -> None:
+    assert settings.values(f"AMP={word}\n", "a.sh") == {"AMP": word.strip("\"'")}
+
+
+@pytest.mark.parametrize(
+    ("word", "words"), [("false", "true false"), ("'yes'", "true false"), ("False", "True False"), ("TRUE", "TRUE FALSE")]
+)
+def test_a_boolean_in_a_shell_script_has_the_case_of_the_old_value(word: str, words: str) -> None:
+    for value, expected in zip((True, False), words.split(), strict=True):
+        assert settings.replace_values(f"AMP={word}\n", {"AMP": value}, "a.sh") == f"AMP={expected}\n"
+
+
+def test_a_name_with_several_values_in_a_shell_script_is_no_setting() -> None:
+    text = "python pre.py --steps 100\npython a.py --steps 200 --lr 1\npython e.py --steps all\n# --steps 3\n"
+    assert settings.values(text, "a.sh") == {"lr": 1}
+    assert settings.values("# a.py --steps 100\ne.py --steps all\n", "a.sh") == {"steps": "all"}
+
+
 @pytest.mark.parametrize("name", ["a.ini", "a.toml", "a.config", "a.yaml", "a.json", "a.gin", "a.py", "a.sh"])
 def test_line_ends_of_windows_stay(name: str) -> None:
     lines = ["lr = 0.1", "", "# of the model", "depth = 3", "name = 'a'"]

@@ -16,7 +16,7 @@ import math
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -109,9 +109,12 @@ def _named_spans(text: str, name: str) -> list[tuple[str, Span]]:
         if name.endswith(_PYTHON):
             return list(_python_spans(text))
         if name.endswith(SHELLS):
-            numbers = list(named_numbers(text))
-            words = _unambiguous((match["flag"] or match["key"], match) for match in _WORD_OF_NAME.finditer(text))
-            return [*numbers, *((key, span) for key, span in words if key not in dict(numbers))]
+            numbers = _matches_by_name(_NUMBER_OF_NAME, text)
+            words = _matches_by_name(_WORD_OF_NAME, text)
+            return [
+                *_unambiguous(numbers),
+                *_unambiguous({key: matches for key, matches in words.items() if key not in numbers}),
+            ]
         if name.endswith(".toml"):
             data = tomllib.loads(text)
             # A line of a multi-line string may look like a value, but the file has no such key.
@@ -150,21 +153,25 @@ def named_numbers(text: str) -> Iterator[tuple[str, Span]]:
     the number. A name with several different numbers is left out, as no single value can replace them. One that has the
     same number several times is yielded for each position.
     """
-    groups = ("variable", "flag", "key", "dotted", "json")
-    matches = _NUMBER_OF_NAME.finditer(text)
-    yield from _unambiguous((next(filter(None, map(match.group, groups))), match) for match in matches)
+    yield from _unambiguous(_matches_by_name(_NUMBER_OF_NAME, text))
 
 
-def _unambiguous(named_matches: Iterable[tuple[str, re.Match[str]]]) -> list[tuple[str, Span]]:
-    """Return the name and the position of each value that is not in a comment, and whose name has no other value."""
-    positions: dict[str, list[re.Match[str]]] = {}
-    for name, match in named_matches:
-        line_start = match.string[: match.start("value")].rpartition("\n")[2]
+def _matches_by_name(pattern: re.Pattern[str], text: str) -> dict[str, list[re.Match[str]]]:
+    """Return each name that a pattern finds in a shell script, with its matches, except in comments."""
+    matches_by_name: dict[str, list[re.Match[str]]] = {}
+    for match in pattern.finditer(text):
+        line_start = text[text.rfind("\n", 0, match.start("value")) + 1 : match.start("value")]
         if not line_start.lstrip().startswith("#"):
-            positions.setdefault(name, []).append(match)
+            name = next(part for group, part in match.groupdict().items() if part and group not in ("value", "quote"))
+            matches_by_name.setdefault(name, []).append(match)
+    return matches_by_name
+
+
+def _unambiguous(matches_by_name: Mapping[str, Sequence[re.Match[str]]]) -> list[tuple[str, Span]]:
+    """Return the name and the position of each value whose name has no other value."""
     unambiguous = [
         (name, match.span("value"))
-        for name, matches in positions.items()
+        for name, matches in matches_by_name.items()
         if len({match["value"] for match in matches}) == 1  # the same value at all positions
         for match in matches
     ]
@@ -230,6 +237,8 @@ def values(text: str, name: str) -> dict[str, Any]:
             value = text[start:end]
         if isinstance(value, str) and _EXPONENT.fullmatch(text[start:end]):
             value = float(value)  # PyYAML, which follows YAML 1.1, reads 1e-3 as a text
+        if name.endswith(SHELLS) and not re.fullmatch(NUMBER, text[start:end]):
+            value = text[start:end].strip("\"'")  # in a shell, words such as yes and null are texts
         value_by_name[key] = value
     return value_by_name
 
@@ -251,9 +260,12 @@ def replace_values(text: str, params: Mapping[str, Any], name: str) -> str:
     positions = sorted(((span, key) for key, span in _named_spans(text, suffix) if key in params), reverse=True)
     for (start, end), key in positions:
         space = " " if text[:start].endswith(":") else ""  # YAML needs it; a list below its key starts after the colon
-        new_text = format_value(params[key])
-        if format_value is _ini_text:
-            new_text = _quoted_as(text[start:end], new_text)
+        if suffix in SHELLS:
+            new_text = _shell_text(params[key], text[start:end], text[:start])
+        elif format_value is _ini_text:
+            new_text = _quoted_as(text[start:end], _ini_text(params[key]))
+        else:
+            new_text = format_value(params[key])
         text = f"{text[:start]}{space}{new_text}{text[end:]}"
     return text
 
@@ -359,10 +371,27 @@ def _quoted_as(old: str, new: str) -> str:
     return new if quote and quote in new else f"{quote}{new}{quote}"
 
 
+def _shell_text(value: Any, old: str, before: str) -> str:
+    """Return a value for a shell script, as one word, with quotes if it needs them.
+
+    Args:
+        value: The new value.
+        old: Text of the old one. A new boolean is in lower case, or in capitals as the old text is.
+        before: Text before it. If it ends with a quote, the value is between quotes that stay.
+    """
+    if before.rstrip().endswith(":"):  # JSON
+        return _yaml_text(value)
+    text = _ini_text(value)
+    if isinstance(value, bool) and not old.strip("\"'").istitle():
+        text = text.upper() if old.isupper() else text.lower()
+    if before.endswith("'"):
+        return text.replace("'", "'\\''")
+    return re.sub(r'(["$`\\])', r"\\\1", text) if before.endswith('"') else shlex.quote(text)
+
+
 _FORMATTERS: Mapping[str, Callable[[Any], str]] = {
     ".toml": _toml_text,
     ".py": repr,
     ".gin": repr,
     **dict.fromkeys((".ini", ".cfg", ".conf"), _ini_text),
-    **dict.fromkeys(SHELLS, lambda value: shlex.quote(_ini_text(value))),
 }
