@@ -47,6 +47,19 @@ def test_words_of_a_shell_script_are_searched_on_request(text: str) -> None:
     assert "x" not in {option.default for option in launcher.read(text, "run.sh").options}
 
 
+@pytest.mark.parametrize(("word", "default"), [("true", True), ("'false'", False), ("yes", "yes"), ("off", "off")])
+def test_words_of_a_shell_script_have_the_value_that_they_have_as_choices(word: str, default: Any) -> None:
+    script = launcher.read(f"LR=0.1\nAMP={word}\npython a.py --amp $AMP --lr $LR\n", "run.sh", requested=("AMP",))
+    assert {option.name: option.default for option in script.options}["AMP"] == default
+
+
+@pytest.mark.parametrize("requested", ["LR", "lr"])
+def test_a_number_of_a_shell_script_named_like_a_variable_with_a_default_is_no_further_parameter(requested: str) -> None:
+    text = "LR=${LR:-0.1}\npython a.py --lr $LR\npython b.py --lr 0.2\n"
+    script = launcher.read(text, "run.sh", requested=(requested,))
+    assert [(option.name, option.default) for option in script.options] == [("LR", 0.1)]
+
+
 @pytest.mark.parametrize("command", ["python train.py -q", "python train.py -q | tee log"])
 def test_parameters_that_a_command_lacks_are_appended_in_the_order_of_their_positions(command: str) -> None:
     script = launcher.parse_command_line(command, call=launcher.find_call(command))

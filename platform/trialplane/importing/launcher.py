@@ -177,12 +177,12 @@ def read(
         options, command = _read_shell_script(text, file)
         remedy = "write LR=${LR:-0.1}, or LR=${1:-0.1}, for each value to search"
     # Values in the text of a shell script: those that are requested, and all numbers if there is nothing else to search.
-    names, requested_names = {option.name for option in options}, set(map(_key, requested))
+    keys, requested_keys = {_key(option.name) for option in options}, set(map(_key, requested))
     lacks_space = not guess.space(options)  # nothing to search so far
     text_options = tuple(
         option
         for option in _text_options(text, name)
-        if option.name not in names and (_key(option.name) in requested_names or (lacks_space and option.kind != "str"))
+        if _key(option.name) not in keys and (_key(option.name) in requested_keys or (lacks_space and option.kind != "str"))
     )
     if not options and not text_options:
         remedy = "; or ".join(filter(None, (remedy, started_remedy(started_commands()))))
@@ -722,7 +722,11 @@ def _key(name: str) -> str:
 def _text_options(text: str, name: str) -> Iterator[Option]:
     """Yield the numbers and words in a shell script, which trials can replace in a copy; none for other launchers."""
     if PurePath(name).suffix in settings.SHELLS:
-        yield from (_option(key, str(value)) for key, value in settings.values(text, name).items())
+        for key, value in settings.values(text, name).items():
+            if isinstance(value, str):
+                yield Option(key, document.scalar(value, name))  # a boolean of --space is one here, too
+            else:
+                yield _option(key, str(value))
 
 
 def made_command(command: str, makefile: str) -> RecipeCommand:
