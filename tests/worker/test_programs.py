@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worker.conftest import Bench, alive, prune_at
+from tests.worker.conftest import Bench, Event, alive, prune_at
 
 from trialplane import errors
 from trialplane.job.program import MetricSource, Program
@@ -170,6 +170,17 @@ def saves():
     signal.signal(signal.SIGTERM, save)
     endless()
 
+def writes_event_files():
+    import tensorboardX
+    print("epoch 1 loss=1")
+    writer = tensorboardX.SummaryWriter("runs")
+    for step in range(5):
+        writer.add_scalar("score", step, step)
+    writer.close()
+
+def has_only_training_values():
+    print("Train Epoch: 1 score: 0.5")
+
 if __name__ == "__main__":
     globals()[sys.argv[1].removeprefix("--what=")]()
 """
@@ -295,6 +306,30 @@ def test_a_script_that_ends_before_the_pruner_has_decided_is_pruned_as_any_other
         event = shared.slot.answer()
     outcome = prune_at(shared, 2, event)
     assert (outcome.state, outcome.message, outcome.metrics) == (TrialState.PRUNED, "pruned at step 2", {"score": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("what", "watched", "state", "steps"),
+    [
+        ("writes_event_files", "score", TrialState.COMPLETE, [0, 1, 2, 3, 4]),
+        ("writes_event_files", "loss", TrialState.PRUNED, []),
+        ("has_only_training_values", "score", TrialState.COMPLETE, [1]),
+    ],
+)
+def test_what_is_read_only_at_the_end_comes_with_the_outcome_and_prunes_no_trial(
+    tmp_path: Path, what: str, watched: str, state: TrialState, steps: list[int]
+) -> None:
+    late = (MetricSource("tensorboard"),)
+    with bench(tmp_path, Program(script="train.py", arguments=FLAGS, metrics=STDOUT, late_metrics=late)) as made:
+
+        def prune(event: Event) -> int | None:
+            return next((report.step for report in event.reports if watched in report.metrics), None)
+
+        events = made.slot.play(made.request(what, prunable=True), prune)
+    outcome = events[-1].outcome
+    assert outcome is not None
+    assert outcome.state is state, outcome.message
+    assert [report.step for event in events for report in event.reports if "score" in report.metrics] == steps
 
 
 def test_a_stop_rule_ends_a_script_as_complete(shared: Bench) -> None:

@@ -31,7 +31,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +42,7 @@ from trialplane.worker import pausing, sampling, sessions, shipping, stopping
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect.exchange import Exchange
 from trialplane.worker.metrics.reader import INTERVAL, Reader
+from trialplane.worker.metrics.steps import Report
 from trialplane.worker.timers import Timers
 
 FLUSH_INTERVAL = 0.5  # seconds between events of a trial that does not wait for answers
@@ -114,6 +115,8 @@ class RunningTrial:
     is_request_repeated: bool = False  # whether its newest request is for a parameter that it had requested before
     decided_end: DecidedEnd | None = None
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
+    # Reports about which the pruner is not asked: what is read only at the end of a program. They come with the outcome.
+    late_reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
     # The reports that the controller received last.
     delivered_reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
     exit_message: messages.TrialExited | None = None  # how the process ended; None also when the template is gone
@@ -329,10 +332,15 @@ class RunningTrial:
             self.timers.set("read", now + INTERVAL, self.read_metrics)
             self._update_log_size(self.reader.log)
         program_bytes = self.printed_bytes if ended else self.log_size
-        for step, metrics in self.reader.read(now, ended=ended, printed_bytes=program_bytes):
+        self._record_read(self.reader.read(now, ended=ended, printed_bytes=program_bytes), self.reports)
+        self._record_read(self.reader.late_reports, self.late_reports)
+
+    def _record_read(self, read_reports: Iterable[Report], reports: list[records.TrialReport]) -> None:
+        """Add what the reader has read to `reports`, and end the trial if it meets a rule."""
+        for step, metrics in read_reports:
             if self.decided_end is not None:
                 return  # metrics after the decided end do not count
-            self.reports.append(records.TrialReport(self.request.number, step, metrics, time=time.time()))
+            reports.append(records.TrialReport(self.request.number, step, metrics, time=time.time()))
             self._schedule_hand_over()
             self.last_metrics = {**self.last_metrics, **metrics}
             self._apply_end_rules(step, metrics)
@@ -381,6 +389,7 @@ class RunningTrial:
             for report in self.delivered_reports:
                 if report.step == prune_at:
                     self.last_metrics = report.metrics
+            self.late_reports = []  # they are of what followed
             self._decide_end(TrialState.PRUNED, f"pruned at step {prune_at}")
         if suggested is not None:
             self.send(suggested)

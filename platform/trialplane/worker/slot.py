@@ -394,7 +394,7 @@ class Slot:
         """Read what is left of a trial whose process or template is gone, and return its last messages.
 
         In a study that prunes, these are at first only its last reports. The end follows once they are answered, so that a
-        program that ends quickly can still be pruned.
+        program that ends quickly can still be pruned. Late reports come with the end: they are of a trial that ran in full.
 
         Args:
             running: Trial that has ended.
@@ -423,16 +423,16 @@ class Slot:
         shutil.rmtree(running.workdir, ignore_errors=True)
         paths.remove_short_path(running.workdir)
         ended = messages.TrialEnded(outcome, arrays=arrays)
-        news = running.take_samples()
+        reports, news = (*running.reports, *running.late_reports), running.take_samples()
         if running.exchange is not None:
             news = (*news, *running.exchange.news())
             ended = dataclasses.replace(ended, begun=running.exchange.begun_units)
             running.exchange.close()
         if running.log is None:
-            return (*running.reports, *news, ended)
+            return (*reports, *news, ended)
         store = self._paths.trial_store(outcome.number, running.request.worker)
         packed = shipping.pack_store(store, running.workdir.with_suffix(".store"))
-        self._unsent_end = running.log, (*running.reports, *news, dataclasses.replace(ended, store=packed))
+        self._unsent_end = running.log, (*reports, *news, dataclasses.replace(ended, store=packed))
         return self._next_end_messages()
 
     def _next_end_messages(self) -> Messages:

@@ -40,4 +40,4 @@ class Trial:
 
     def read(self, *, ended: bool = False) -> list[Report]:
         self._now += reader.LOOK_INTERVAL
-        return self.reader.read(self._now, ended=ended)
+        return [*self.reader.read(self._now, ended=ended), *self.reader.late_reports]

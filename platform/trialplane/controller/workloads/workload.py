@@ -100,7 +100,7 @@ class Workload(abc.ABC):
                 continue
             prune_at: int | None = None
             for index, report in enumerate(event.reports):
-                if self._take_report(report):
+                if self._take_report(report) and event.outcome is None:  # the late reports of a trial that has ended stay
                     prune_at = report.step
                     event = event.with_first_reports(index + 1)  # drops reports that the process has sent since
                     break

@@ -69,6 +69,8 @@ class Reader:
 
     Attributes:
         log: File of the trial's output.
+        late_reports: Reports of the last read with metrics that are read only when the program has ended. They come too late
+            for a pruner.
         remarks: Messages for the user about files that could not be read.
         newest: Newest value of each metric.
         finite: Newest finite value of each metric.
@@ -86,6 +88,7 @@ class Reader:
         self.log = log
         self.newest: dict[str, float] = {}
         self.finite: dict[str, float] = {}
+        self.late_reports: list[Report] = []
         self.remarks: list[str] = []
         self._names, self._stop = program.names, tuple(stop)
         self._reported: set[str] = set()  # metrics that the program reports itself, which are not read
@@ -108,7 +111,7 @@ class Reader:
         self._last_step = 0
 
     def read(self, now: float, *, ended: bool = False, printed_bytes: int | None = None) -> list[Report]:
-        """Read what is new in the log and the files, and return the reports that are no longer held.
+        """Read what is new in the log and the files, and return the reports that are no longer held, without `late_reports`.
 
         A report is held for up to `HOLD` after the first appearance of each of its metrics. The steps of one file never
         decrease.
@@ -133,8 +136,10 @@ class Reader:
             self.remarks += [_ambiguous_message(name, names) for name, names in self.ambiguous.items()]
         self._hold_reports(burst, now)
         due = self._take_due_reports(now, ended)
-        self._last_step = max([self._last_step, *(report.step for report in due)])
-        return [*due, *self._take_training_values()] if ended else due
+        self._last_step = max([self._last_step, *(report.step for report in [*due, *self.late_reports])])
+        if ended:
+            self.late_reports += self._take_training_values()
+        return due
 
     def _tails_to_read(self, ended: bool) -> Iterator[Tail]:
         """Yield the reader of each file; at the end also those of late sources, if the others lack a metric of the job."""
@@ -233,12 +238,15 @@ class Reader:
             self._held_reports.append(_HeldReport(until, source, report.step, report.metrics))
 
     def _take_due_reports(self, now: float, ended: bool) -> list[Report]:
-        """Return the reports that need not be held any longer, in order, without metrics of other sources."""
+        """Return the reports that need not be held any longer, in order, without metrics of other sources.
+
+        Those of late sources are added to `late_reports` instead.
+        """
         due: list[Report] = []
         while self._held_reports and (ended or self._held_reports[0].until <= now):
             held = self._held_reports.popleft()
             if owned := {name: value for name, value in held.metrics.items() if self._is_read_from(name, held.source)}:
-                due.append(Report(held.step, owned))
+                (self.late_reports if held.source in self._late_sources else due).append(Report(held.step, owned))
         return due
 
     def _is_read_from(self, name: str, source: Source) -> bool:
