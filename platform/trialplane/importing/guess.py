@@ -133,10 +133,11 @@ _EPOCHS = re.compile(r"(?:n|nb|no|num|number|of)*epochs?")  # nepochs, and not m
 # Options of reinforcement learning, where epochs are passes over a rollout, and of diffusion, where timesteps are those of
 # one sample.
 _OF_ROLLOUTS = re.compile(
-    r"\w*gae\w*|clip(?:coef|eps|epsilon|param|range|ratio)|(?:total|max)timesteps|(?:num|n)(?:episode|update)s"
+    r"(?:use)?gae(?:lambda|gamma)?|lambdagae|clip(?:coef|eps|epsilon|param|range|ratio)|totaltimesteps|(?:num|n)updates"
 )
 _STEPS_PER_EPOCH = "stepsperepoch"  # with it, epochs are the duration also in reinforcement learning
-_OF_DIFFUSION = re.compile(r"\w*(?:diffusion|ddim|ddpm|noise|unet)\w*|beta(?:1|start|min|0|schedule)")
+_OF_DIFFUSION = re.compile(r"\w*(?:diffusion|ddim|ddpm|unet|noise(?:schedule|steps))\w*|beta(?:start|min|0|schedule)")
+_LAST_BETAS = {"betat", "betaend"}  # beside them, or without a beta2, beta1 is of diffusion, and not of Adam
 # Words of the data on which a metric is measured.
 _VALIDATION = _word_set("val valid validation eval evaluation dev development")
 _HELD_OUT = _VALIDATION | {"test", "testing"}
@@ -317,7 +318,8 @@ def duration(searched: Collection[str], options: Sequence[Option]) -> str:
     """
     keys = {name: _duration_key(name) for name in (*searched, *(option.name for option in options))}
     has_rollouts = any(map(_OF_ROLLOUTS.fullmatch, keys.values())) and _STEPS_PER_EPOCH not in keys.values()
-    has_diffusion = any(map(_OF_DIFFUSION.fullmatch, keys.values()))
+    has_first_beta = "beta1" in keys.values() and ("beta2" not in keys.values() or not _LAST_BETAS.isdisjoint(keys.values()))
+    has_diffusion = has_first_beta or any(map(_OF_DIFFUSION.fullmatch, keys.values()))
     counts = {option.name for option in options if isinstance(option.default, (int, float)) and option.default > 0}
     durations: list[str] = []
     for name, key in keys.items():
