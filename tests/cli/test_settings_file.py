@@ -72,6 +72,30 @@ def test_a_command_has_the_folder_of_the_settings_file_that_a_script_names(
     assert settings_file.named_in_script(command, tmp_path / "main.py", tmp_path, requested)[0] == name
 
 
+def test_a_file_that_a_script_names_comes_before_one_of_its_name_that_it_may_write(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    for name in ("config.json", "out/config.json"):
+        (tmp_path / name).write_text('{"lr": 0.1}')
+    (tmp_path / "main.py").write_text(
+        'cfg = json.load(open("config.json"))\n'
+        'os.makedirs("out", exist_ok=True)\n'
+        'json.dump(cfg, open(os.path.join("out", "config.json"), "w"))\n'
+    )
+    assert settings_file.named_in_script("--out out", tmp_path / "main.py", tmp_path, ["lr"])[0] == "config.json"
+
+
+def test_only_some_pairs_of_a_folder_and_a_file_in_a_script_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "b" / "config.json").write_text('{"lr": 0.1}')
+    (tmp_path / "main.py").write_text('open(os.path.join("a", "config.json"))\nopen(os.path.join("b", "config.json"))\n')
+    assert settings_file.named_in_script("", tmp_path / "main.py", tmp_path, ["lr"])[0] == "b/config.json"
+    monkeypatch.setattr(settings_file, "_MOST_PAIRS", 1)
+    assert settings_file.named_in_script("", tmp_path / "main.py", tmp_path, ["lr"])[0] == ""
+
+
 def test_a_large_folder_of_data_is_not_walked_for_a_settings_file(tmp_path: Path) -> None:
     for folder in ("configs", "rows", "z/configs"):
         (tmp_path / folder).mkdir(parents=True)

@@ -26,6 +26,7 @@ _MOST_FILES = 20  # files that match one pattern
 _MOST_ENTRIES = 10_000  # entries of folders that are searched for a file without its suffix
 _MOST_BYTES = 65_536  # of a file whose suffix does not say that it has settings
 _MOST_OTHERS = 10  # other files that a message names
+_MOST_PAIRS = 1_000  # of a folder and the name of a file, both in a script
 _CONFIG_FOLDER = re.compile(r"conf|cfg|exp|opt(?!im)|param|setting|yaml|hparam|recipe", re.IGNORECASE)
 # Options whose values may be the name of a settings file without its suffix: -c, --config, --model-cfg, --exp.
 _NAMES_FILE = re.compile(rf"-c|--?(?:[^\W_]+[_-])*(?:{script.CONFIG.pattern}|exp|experiment|recipe)")
@@ -174,6 +175,7 @@ def named_in_script(command: str, file: Path, folder: Path, requested: Collectio
     """Return the settings file that a script or its modules name or import, with a parameter that the user wants to search.
 
     The script may name only the file, as `params.json`, and the command or the script its folder: `--model_dir models/a`.
+    Files whose paths the script names come first, as a file of the same name in another folder may be one that it writes.
 
     Args:
         command: Command line.
@@ -185,15 +187,17 @@ def named_in_script(command: str, file: Path, folder: Path, requested: Collectio
         The name of the file and its values, see `named`.
     """
     modules = script_folder.modules(file.resolve())
-    words = [word for text, _ in modules.values() for word in re.findall(r"[\w./-]+", text)]
+    # Dicts as ordered sets: each word once.
+    words = dict.fromkeys(word for text, _ in modules.values() for word in re.findall(r"[\w./-]+", text))
     imported = [
         os.path.relpath(file.parent / name, folder) for _, module in modules.values() for name in module.config_modules
     ]
-    file_names = [PurePath(word).name for word in words if word.endswith(settings.SUFFIXES)]
-    texts = filter(None, (*re.split(r"[\s=\"']+", command), *words))
-    folders = [text for text in texts if script_folder.exists(folder / text) and (folder / text).is_dir()]
-    in_folders = [f"{word.rstrip('/')}/{name}" for word in dict.fromkeys(folders) for name in dict.fromkeys(file_names)]
-    name, values = named(" ".join([*in_folders, *words, *imported]), folder, requested, by_stem=False)
+    file_names = dict.fromkeys(PurePath(word).name for word in words if word.endswith(settings.SUFFIXES))
+    texts = dict.fromkeys(filter(None, (*re.split(r"[\s=\"']+", command), *words)))
+    folders = (text for text in texts if script_folder.exists(folder / text) and (folder / text).is_dir())
+    paths = (f"{text.rstrip('/')}/{name}" for text in folders for name in file_names)
+    in_folders = itertools.islice(paths, _MOST_PAIRS)
+    name, values = named(" ".join([*words, *imported, *in_folders]), folder, requested, by_stem=False)
     return (name, values) if _has_requested(values, requested) else ("", [])
 
 
