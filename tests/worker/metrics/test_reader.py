@@ -297,6 +297,30 @@ def test_event_files_are_read_late_for_what_nothing_else_has(
     assert any("--set metrics=tensorboard" in remark for remark in trial.reader.remarks) == is_late
 
 
+@pytest.mark.parametrize("name", ["acc", "accuracy"])
+@pytest.mark.parametrize(
+    ("folders", "acc"), [(("runs/test", "runs/train"), None), (("runs/test",), 0.25), (("runs/test", "runs/test"), 0.5)]
+)
+def test_what_several_folders_of_event_files_have_is_ambiguous_without_metrics(
+    tmp_path: Path, folders: tuple[str, ...], acc: float | None, name: str
+) -> None:
+    trial = Trial(tmp_path, STDOUT, names=(name,), late=(MetricSource("tensorboard"),))
+    for number, folder in enumerate(folders, 1):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            writer = tensorboardX.SummaryWriter(str(trial.folder / folder), filename_suffix=f".{number}")
+        writer.add_scalar("acc", 0.25 * number, number)
+        writer.add_scalar(folder, 1.0, number)
+        writer.close()
+    made = trial.read(ended=True)
+    assert [values["acc"] for _, values in made if "acc" in values] == [0.25, 0.5][: len(folders) if acc else 0]
+    assert trial.reader.newest.get("acc") == acc and trial.reader.newest["runs/test"] == 1.0
+    text = (
+        "acc is in the event files of runs/test and of runs/train: to read one of them write `metrics: {from: tensorboard, "
+    )
+    assert any(remark.startswith(text) for remark in trial.reader.remarks) == (acc is None)
+
+
 def test_tensorboard_by_torch(tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter  # torch takes seconds
 

@@ -93,6 +93,7 @@ class Reader:
         self._names, self._stop = program.names, tuple(stop)
         self._reported: set[str] = set()  # metrics that the program reports itself, which are not read
         self._owners: dict[str, Source] = {}  # metric → the source from which it is read
+        self._late_folders: dict[str, set[Path]] = {}  # metric of late sources → the folders of its files
         self._folder, self._code = folder, code if program.cwd == "code" else None
         self._start_time = start_time
         self._held_reports: collections.deque[_HeldReport] = collections.deque()
@@ -152,6 +153,7 @@ class Reader:
         self._find_files()
         late_tails = [tail for tail in self._tails if tail not in earlier_tails]
         yield from late_tails
+        self._leave_out_ambiguous()
         self._sources = [*earlier_sources, *dict.fromkeys(tail.source for tail in late_tails)]
         if late_names := [name for name in missing if self._has(name)]:
             reads = ", ".join(source.declaration.source for source in self._late_sources)
@@ -159,6 +161,22 @@ class Reader:
                 f"{', '.join(late_names)}: read from {reads} files at the end; write `metrics: {reads}`, or submit with "
                 f"`--set metrics={reads}`, to read it while the trial runs"
             )
+
+    def _leave_out_ambiguous(self) -> None:
+        """Leave out the metrics that several folders of late sources have: as `runs/train` and `runs/test` have a `loss`.
+
+        The job does not say which of them it means.
+        """
+        ambiguous = {name: sorted(folders) for name, folders in self._late_folders.items() if len(folders) > 1}
+        for name, folders in ambiguous.items():
+            for metrics in (self._owners, self.newest, self.finite):
+                metrics.pop(name, None)
+            if any(same_words(own_name, [name]) for own_name in self._names):
+                first, *others = [folder.relative_to(self._folder).as_posix() for folder in folders[:_MAX_SHOWN]]
+                self.remarks.append(
+                    f"{name} is in the event files of {first} and of {', '.join(others)}: to read one of them write "
+                    f"`metrics: {{from: tensorboard, path: {first}}}`"
+                )
 
     def _has(self, name: str) -> bool:
         """Return whether a metric that the job names has a value, also by another name or of training data."""
@@ -179,6 +197,9 @@ class Reader:
             for line_metrics in tail.read(ended, deadline, size):
                 is_idle = False
                 self._assign_owners(tail.source, line_metrics, now)
+                if tail.source in self._late_sources:
+                    for name in line_metrics.metrics:
+                        self._late_folders.setdefault(name, set()).add(tail.file.parent)
                 yield from tail.steps.add(line_metrics)
         except Exception as error:  # noqa: BLE001  whatever a program writes, it must not end the slot
             self._tails.remove(tail)
