@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from trialplane.worker.metrics.numerals import LIST_PREFIX
 
-# `std dev` is no set of data.
-DATA_SET = (
-    r"(?i:train|training|val|valid|validation|test|testing|eval|evaluation|(?<!std[ ._-])(?<!standard[ _])dev(?:elopment)?)"
+# `std dev`, `st. dev`, and `mean abs dev` are deviations, and `mode: dev` is a mode: no sets of data.
+_NO_DEVIATION_OR_MODE = (
+    r"(?<!std[ ._-])(?<!\bst\. )(?<!std\. )(?<!standard[ _])(?<!abs[ _])(?<!absolute[ _])(?<!mode[:=])(?<!mode[:=] )"
 )
+DATA_SET = rf"(?i:train|training|val|valid|validation|test|testing|eval|evaluation|{_NO_DEVIATION_OR_MODE}dev(?:elopment)?)"
 _ANY_DATA_SET = re.compile(r"train|val|test|dev(?!ic)", re.IGNORECASE)  # also in valid and eval, but not in device
 # A set of data to which the metrics after it belong: `Test set:`, `Train Epoch: 3`, `[VAL]`, `valid |`, `'test': {`,
 # `valid (NDCG: 0.1, HR: 0.2)`, `** Dev **`, `test => loss: 0.3`, or `split train.`
@@ -19,7 +20,7 @@ _HEADING = re.compile(
     rf"(?<![\w./@-])(?:({DATA_SET})(?:[\])]|[\"']?\s?(?:[:|>]|[-=]+>)(?!\s?{LIST_PREFIX}[-+]?[\d.])"
     r"|\s-\s|\s[*=#-]{2}|\s?\((?=[^\W\d][\w@.-]*\s?[:=])"
     r"|[ _](?i:set|data|dataset|split|phase|results?|stats|metrics|epoch|step|iter|iteration|batch|round)(?!\w))"
-    rf"|(?i:split)(?:\s|\s?[:=]\s?)({DATA_SET})(?!\w))"
+    rf"|(?i:split)(?:\s|\s?[:=]\s?)({DATA_SET})(?!\w|\s?[:=]\s?[-+]?[\d.]))"
 )
 # A set of data before the first of several metrics: `Train loss: 0.3, acc: 0.9`, `Epoch 3/10 dev loss: 0.3, acc: 0.9`. In
 # `Epoch 3/10 train loss: 0.3, acc: 0.9`, as many scripts print it, the accuracy is often that of held-out data.
@@ -28,7 +29,8 @@ _SET_OF_LINE = re.compile(
     rf"({DATA_SET})[ _](?=[^\W\d])"
 )
 
-is_data_set = re.compile(DATA_SET).fullmatch
+# In `max dev: 0.5`, unlike `max dev acc: 0.5`, `dev` is a deviation.
+is_data_set = re.compile(rf"(?!(?i:(?<=max )dev|(?<=mean )dev)){DATA_SET}").fullmatch
 
 
 class Heading(NamedTuple):
