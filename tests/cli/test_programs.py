@@ -458,6 +458,33 @@ def test_the_command_that_searches_a_name_in_a_settings_file_is_told(
     assert result.exit_code == 0 and set(job_in(".").search.parameters) == {"net.width"}, result.output
 
 
+@pytest.mark.parametrize(
+    ("source", "command"),
+    [
+        ("fit.py", "python fit.py --config conf/a.json"),
+        ("python fit.py --config conf/b.json --lr 0.2", "python fit.py --lr 0.2 --config conf/a.json"),
+        ("python fit.py --lr 0.2 --config=conf/b.json", "python fit.py --lr 0.2 --config conf/a.json"),
+        ("python fit.py -c 'conf/b.json'", "python fit.py -c conf/a.json"),
+        ("python fit.py | tee log", ""),
+        ("cd . && python fit.py", ""),
+        ("book.ipynb", ""),
+    ],
+)
+def test_the_command_for_a_settings_file_has_its_flag_once_and_is_none_of_a_shell(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, source: str, command: str
+) -> None:
+    text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('-c', '--config')\n"
+    text += "parser.add_argument('--lr', type=float, default=0.1)\nprint(parser.parse_args(), 'loss=1')\n"
+    cell = {"cell_type": "code", "source": text}
+    files = {"fit.py": text, "book.ipynb": json.dumps({"cells": [cell]}), "conf/b.json": '{"depth": 3}'}
+    write(written, {**files, "conf/a.json": '{"net": {"width": 3}}'})
+    monkeypatch.chdir(written)
+    refused = platform("init", "--from", source, "--space", "width=2..4")
+    assert refused.exit_code == 2 and " conf/a.json` in the command" in refused.stderr, refused.output
+    typed = f": `{shlex.join(['platform', 'init', '--from', command, '--space', 'net.width=2..4'])}`"
+    assert (typed if command else "LOW..HIGH`; nothing") in refused.stderr, refused.output
+
+
 def test_the_loss_of_other_data_than_its_line_names_is_its_own(platform, written: Path) -> None:
     text = "lr = 0.1\nprint('| End of training | test loss  4.75 | test ppl   115.5')\n"
     result = platform("init", "--from", str(write(written, {"fit.py": text}) / "fit.py"))

@@ -69,7 +69,7 @@ _ARGUMENT = re.compile(
 _TOKEN = re.compile(r"""(?:\\.|[^\s"'|&;<>]|"[^"]*"|'[^']*')+|&&|\|\||[|&;<>\n]""")  # a word of a command, or an operator
 _QUOTATION = re.compile(r"""(?:'[^']*'|"[^"]*")+""")
 _SEPARATORS = ("&&", "||", "|", "&", ";", "\n")
-_SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]")  # characters that only a shell understands
+SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]")  # characters that only a shell understands
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)  # the word LR=0.1
 # Environment variables of libraries and of the system, which are not parameters.
 _SYSTEM_VARIABLE = re.compile(
@@ -370,7 +370,7 @@ def find_console_call(text: str) -> Call | None:
 
     Its `script` is an absolute path. Programs that start other programs are left out, and commands of several programs.
     """
-    return None if _SHELL_SYNTAX.search(text) else last_call(text, _console_call)
+    return None if SHELL_SYNTAX.search(text) else last_call(text, _console_call)
 
 
 def _console_call(words: Sequence[str]) -> Call | None:
@@ -431,7 +431,7 @@ def parse_command_line(
     """
     if loops := _loop_values(text):  # typed as `for lr in 0.1 0.01; do python train.py --lr $lr; done`
         return _loop_script(text, PurePath("command"), loops)
-    passes_arguments = call is not None and bool(_SHELL_SYNTAX.search(text))
+    passes_arguments = call is not None and bool(SHELL_SYNTAX.search(text))
     if call is not None and passes_arguments:  # the shell gets the further arguments, and passes them on as "$@"
         text = f'{text[: call.end]} "$@"{text[call.end :]}'
     command, options = number_placeholders(text, convert=_with_placeholders)
@@ -439,7 +439,7 @@ def parse_command_line(
         options.setdefault(name, _option(name, default or None, required=not default))
     if not options and not config and call is None:
         raise no_parameters_error(text, started_commands())
-    words = ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else _split_words(command)
+    words = ["bash", "-c", command] if SHELL_SYNTAX.search(command) else _split_words(command)
     if passes_arguments:
         words.append("bash")  # $0 of the shell, which comes before the arguments of "$@"
     if re.match(r"\w+=", words[0]):  # an assignment before the program, which only `env` understands without a shell
@@ -931,7 +931,7 @@ def _read_mlproject(text: str, name: str) -> tuple[list[Option], list[str]]:
     placeholder_names = set(re.findall(r"\{(\w+)\}", command))
     if placeholder_names - {option.name for option in options}:  # placeholders that a job could not fill
         return [], []
-    return options, ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else shlex.split(command)
+    return options, ["bash", "-c", command] if SHELL_SYNTAX.search(command) else shlex.split(command)
 
 
 def _declared_options(parameters: dict[str, Any], command: str) -> Iterator[Option]:

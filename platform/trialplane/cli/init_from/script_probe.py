@@ -1029,7 +1029,8 @@ def _key_in_files(name: str, folder: Path, words: Collection[str]) -> tuple[str,
         words: Words of the command.
     """
     candidates: list[tuple[bool, bool, str, str]] = []  # the least is the best: False is less than True
-    files = (file for file in sorted(folder.rglob("*.*")) if settings_file.is_configuration(file, folder))
+    named_files = sorted(file for file in folder.rglob("*.*") if file.name.endswith(settings.SUFFIXES))
+    files = (file for file in named_files if settings_file.is_configuration(file, folder))
     for file in itertools.islice(files, _MOST_SETTINGS_FILES):
         for option in script.settings_options(file.read_text(encoding="utf-8", errors="replace"), file.name):
             if option.name.rpartition(".")[2] == name:
@@ -1051,29 +1052,44 @@ def _file_remedy(in_files: Mapping[str, tuple[str, str]], declared: Declared, fo
     if not in_files:
         return ""
     name, (file, key) = next(iter(in_files.items()))  # the first is the example
-    file_flag = next((option.flag for option in declared.options if script.CONFIG.fullmatch(option.name)), "")
+    file_option = next((option for option in declared.options if script.CONFIG.fullmatch(option.name)), Option(""))
     pairs_flag = next((option.flag for option in declared.options if _TAKES_PAIRS.fullmatch(option.name)), "")
-    typed_file = f"{file_flag} {os.path.relpath(file, folder)}".strip()
+    typed_file = f"{file_option.flag} {os.path.relpath(file, folder)}".strip()
     remedy = f"; to search a value of {file}, write `{typed_file}` in the command, and `--space {key}=LOW..HIGH`"
-    if file_flag and typed:
-        keys = {name: key for name, (other_file, key) in in_files.items() if other_file == file}
-        remedy += f": `{_with_file(typed, typed_file, keys)}`"
+    keys = {name: key for name, (other_file, key) in in_files.items() if other_file == file}
+    if file_option.flag and typed and (command := _with_file(typed, file_option, typed_file, keys)):
+        remedy += f": `{command}`"
     if pairs_flag:
         pair = f"{pairs_flag} {name}:{{{name}=VALUE}}"
         remedy += f"; or, if {pairs_flag} takes pairs of a name and a value, `{pair}` in the command"
     return remedy
 
 
-def _with_file(typed: str, typed_file: str, keys: Mapping[str, str]) -> str:
-    """Return the user's command with further arguments that name a settings file, and keys of the file for names."""
+def _with_file(typed: str, file_option: Option, typed_file: str, keys: Mapping[str, str]) -> str:
+    """Return the user's command with arguments that name a settings file, and keys of the file for names.
+
+    "" if the command has a shell's syntax, or is no Python script and has no arguments. Their place may be elsewhere.
+
+    Args:
+        typed: The user's command.
+        file_option: Option of the script that takes a settings file.
+        typed_file: The arguments. They replace those of the option that the command has.
+        keys: Key in the file of each name.
+    """
+    flags = "|".join(map(re.escape, {file_option.flag, *file_option.aliases}))
     words = shlex.split(typed)
     for index, (option, word) in enumerate(itertools.pairwise(words), 1):
         name, sign, range_text = word.partition("=")
         if option == "--space" and name in keys:
             words[index] = f"{keys[name]}{sign}{range_text}"
         elif option == "--from":
-            is_script = " " not in word
-            words[index] = f"{f'python {word}' if is_script else word} {typed_file}"
+            is_script = Path(word).is_file() and word.endswith(".py")
+            # A single word that is no script is another file, or a notebook that has not become a script yet.
+            if launcher.SHELL_SYNTAX.search(word) or (not is_script and (" " not in word or Path(word).is_file())):
+                return ""
+            command = f"python {shlex.quote(word)}" if is_script else word
+            command = re.sub(rf"""\s(?:{flags})(?:=|\s+)(?:"[^"]*"|'[^']*'|\S+)(?!\S)""", "", command)
+            words[index] = f"{command} {typed_file}"
     return shlex.join(words)
 
 
