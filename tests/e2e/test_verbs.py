@@ -13,7 +13,7 @@ from tests.e2e.conftest import Cluster
 
 CODE = """
 def run(ctx):
-    if (ctx.trial, ctx.attempt) == (1, 1):
+    if (ctx.trial, ctx.attempt) == (1, 1) and not ctx.run.endswith("-refit"):
         raise RuntimeError("fails the first time")
     ctx.save(1, {"x": ctx.params["x"]})
     return {"score": ctx.params["x"]}
@@ -54,7 +54,7 @@ def test_a_study_is_retried_edited_cloned_and_refitted(cluster: Cluster, tmp_pat
     clone, refit = f"{run}-clone", f"{run}-refit"
     cluster.platform("submit", "hpo", "--from", f"{run}:1", "--name", clone)
     (row,) = cluster.check_exact(clone, 1)
-    assert row["params"] == before[1]["params"]
+    assert row["values"] == [before[1]["params"]["x"]]
 
     cluster.platform("refit", run, "--top", "2", "--seeds", "2", "--name", refit)
     cluster.check_exact(refit, 4)
