@@ -42,7 +42,7 @@ from trialplane.worker.leaving import REMOVAL_SIGNAL
 from trialplane.worker.setup import usage
 from trialplane.worker.shims import capture
 
-TRACKER_GRACE = 10.0  # seconds for resource trackers to end by themselves: milliseconds, unless the machine is busy
+TRACKER_GRACE = 2.0  # seconds for resource trackers to end by themselves
 # Seconds after the end of a slot in which the signal may arrive that its pod is being removed. Ray may end the slot earlier.
 REMOVAL_NOTICE = 8.0
 _LOCK_FILE = "trialplane-slot.lock"  # in the folder of temporary files; each pod has its own
