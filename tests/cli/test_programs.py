@@ -435,6 +435,15 @@ def test_an_option_that_a_variable_fills_is_searched_if_the_user_names_it(platfo
     assert set(search.parameters) == {"lr"} and search.enqueue == ({"lr": 0.1},)
 
 
+TAKES_SETTINGS = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("-c", "--config")
+parser.add_argument("--lr", type=float, default=0.1)
+print(parser.parse_args(), "loss=1")
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -446,9 +455,7 @@ def test_an_option_that_a_variable_fills_is_searched_if_the_user_names_it(platfo
 def test_the_command_that_searches_a_name_in_a_settings_file_is_told(
     platform, written: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
 ) -> None:
-    parser = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--config')\n"
-    parser += "parser.add_argument('--lr', type=float, default=0.1)\n"
-    write(written, {"fit.py": f"{parser}print(parser.parse_args(), 'loss=1')\n", name: text, "data/a.json": '{"width": 1}'})
+    write(written, {"fit.py": TAKES_SETTINGS, name: text, "data/a.json": '{"width": 1}'})
     monkeypatch.chdir(written)
     words = ("--space", "width=2..4", "--objective", "loss:min")
     refused = platform("init", "--from", "python fit.py", *words)
@@ -473,10 +480,8 @@ def test_the_command_that_searches_a_name_in_a_settings_file_is_told(
 def test_the_command_for_a_settings_file_has_its_flag_once_and_is_none_of_a_shell(
     platform, written: Path, monkeypatch: pytest.MonkeyPatch, source: str, command: str
 ) -> None:
-    text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('-c', '--config')\n"
-    text += "parser.add_argument('--lr', type=float, default=0.1)\nprint(parser.parse_args(), 'loss=1')\n"
-    cell = {"cell_type": "code", "source": text}
-    files = {"fit.py": text, "book.ipynb": json.dumps({"cells": [cell]}), "conf/b.json": '{"depth": 3}'}
+    cell = {"cell_type": "code", "source": TAKES_SETTINGS}
+    files = {"fit.py": TAKES_SETTINGS, "book.ipynb": json.dumps({"cells": [cell]}), "conf/b.json": '{"depth": 3}'}
     write(written, {**files, "conf/a.json": '{"net": {"width": 3}}'})
     monkeypatch.chdir(written)
     refused = platform("init", "--from", source, "--space", "width=2..4")

@@ -96,10 +96,12 @@ def find(file: Path, parsed_script: Script, requested: Collection[str] = (), obj
             if options and is_relevant:
                 options_by_name[name] = options
         if options_by_name:
-            named_alike = {name for name in options_by_name if PurePath(name).stem.lower() == objective.lower()}
             first, *others = sorted(
                 options_by_name,
-                key=lambda name: (not _has_requested(options_by_name[name], requested), name not in named_alike),
+                key=lambda name: (
+                    not _has_requested(options_by_name[name], requested),
+                    PurePath(name).stem.lower() != objective.lower(),
+                ),
             )
             if arguments is None and parsed_script.takes_file:
                 arguments = (first,)
