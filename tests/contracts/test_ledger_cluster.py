@@ -96,7 +96,7 @@ def test_two_controllers_that_are_the_first_ones_make_the_tables_once(remote: Ba
     """Each of a run of its own; the second waits while the first makes them."""
     engine = sa.create_engine(remote.url)
     with engine.connect() as connection, connection.begin():
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(labels.ledger_lock("schema_version"))))
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(labels.ledger_lock_key("schema_version"))))
         opened: list[Any] = []
         threads = [
             threading.Thread(target=lambda name=name: opened.append(Storage(remote.url, name, ("minimize",), remote.lock)))
@@ -173,7 +173,7 @@ def test_a_broken_connection_that_postgresql_believes_in_is_no_other_controller(
     looked = threading.Event()
     ledger = remote.open(make_job(), lock_seconds=60, should_give_up=lambda: bool(looked.set()))
     request = ask(ledger)
-    key = labels.ledger_lock("toy")
+    key = labels.ledger_lock_key("toy")
     with session(remote) as other:
         other.execute("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted")
         ((holder,),) = other.fetchall()

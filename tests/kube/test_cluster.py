@@ -43,7 +43,7 @@ def status(message: str, **fields) -> bytes:
     ],
 )  # fmt: skip
 def test_an_answer_that_is_none_of_the_wanted_ones(code, data, kind, said):
-    error = refusal.explain(code, data, "get", "pods", "team", "lab")
+    error = refusal.error(code, data, "get", "pods", "team", "lab")
     assert type(error) is kind
     assert said in str(error)
 
@@ -58,7 +58,7 @@ def test_an_answer_that_is_none_of_the_wanted_ones(code, data, kind, said):
     ],
 )
 def test_whose_certificate_is_not_taken(text, said):
-    assert said in refusal.unreachable(OSError(text), "https://api", "lab")
+    assert said in refusal.unreachable_message(OSError(text), "https://api", "lab")
 
 
 def test_a_404_of_one_object_is_told_from_one_of_its_kind():

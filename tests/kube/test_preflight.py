@@ -48,7 +48,7 @@ def node(labels=None, **allocatable):
     [("500m", "0.5"), ("2", "2"), ("2Gi", str(2 * 2**30)), ("1.5G", "1.5e9"), ("1e3", "1000"), (4, "4"), ("?", "0")],
 )
 def test_amounts_as_kubernetes_writes_them(text, value):
-    assert preflight.amount(text) == decimal.Decimal(value)
+    assert preflight.quantity(text) == decimal.Decimal(value)
 
 
 def test_what_may_not_be_read_is_not_judged(look):

@@ -186,7 +186,7 @@ def test_a_pod_whose_node_does_not_answer(ray_cluster):
 
 def test_an_operator_that_is_not_there(ray_cluster):
     ray_cluster["status"] = {}
-    made = metadata.created(ray_cluster)
+    made = metadata.creation_time(ray_cluster)
     assert waiting.reason(ray_cluster, [], [], now=made + 5) == "KubeRay is about to create its pods"
     assert "KubeRay has not handled it for 60 s" in waiting.reason(ray_cluster, [], [], now=made + 60)
 

@@ -41,7 +41,7 @@ def test_columns_hold_the_trials_of_the_run():
     assert lost == ["momentum" not in row.params for row in newest]
     assert table["trials", "message"] == [row.message or None for row in newest]
     order = sorted(range(60), key=table["trials", "rank"].__getitem__)
-    assert order == [row.trial for row in rows.rank(recorded.job, newest)]
+    assert order == [row.trial for row in rows.ranked(recorded.job, newest)]
     assert len(table["attempts", "trial"]) == len(recorded.attempts) > 60
     best = rows.best_trial(recorded.job, newest)
     assert best is not None

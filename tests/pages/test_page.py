@@ -249,7 +249,7 @@ def test_many_curves_are_quantiles_with_the_best_and_those_selected(opened: Open
     for step, value in zip(median["x"], median["y"], strict=True):
         losses = [report.metrics["loss"] for report in recorded.reports if report.step == step]
         assert value == pytest.approx(statistics.median(losses), rel=0.02)
-    best = rows.rank(recorded.job, rows.newest_attempts(recorded.attempts))[:50]
+    best = rows.ranked(recorded.job, rows.newest_attempts(recorded.attempts))[:50]
     assert shown.read(trace, "complete")["x"].count(None) == sum(row.attempt == 1 for row in best), "one gap for each curve"
     selected = [r.metrics["loss"] for r in recorded.reports if r.trial == int(trial)]
     assert shown.read(trace, f"selected trial {trial}")["y"][:-1] == pytest.approx(selected, rel=1e-5)

@@ -121,8 +121,8 @@ def test_from_best_to_worst() -> None:
         complete(6, 0.5),
         TrialRow(7, TrialState.LOST, 1, 7),
     ]
-    assert [row.trial for row in rows.rank(ONE, table)] == [5, 6, 3, 2, 4, 1, 7, 0]
-    assert [row.trial for row in rows.rank(make_job("minimize"), table)][:3] == [3, 5, 6]
+    assert [row.trial for row in rows.ranked(ONE, table)] == [5, 6, 3, 2, 4, 1, 7, 0]
+    assert [row.trial for row in rows.ranked(make_job("minimize"), table)][:3] == [3, 5, 6]
 
 
 def test_pruned_and_paused_trials_that_went_further_are_better() -> None:
@@ -132,8 +132,8 @@ def test_pruned_and_paused_trials_that_went_further_are_better() -> None:
             TrialRow(trial, state, 1, trial, step=step, metrics={} if value is None else {"m0": value})
             for trial, (step, value) in enumerate(steps_and_values)
         ]
-        assert [row.trial for row in rows.rank(ONE, table)] == [3, 1, 4, 5, 0, 2]
-        assert [row.trial for row in rows.rank(make_job("minimize"), table)] == [1, 3, 4, 5, 0, 2]
+        assert [row.trial for row in rows.ranked(ONE, table)] == [3, 1, 4, 5, 0, 2]
+        assert [row.trial for row in rows.ranked(make_job("minimize"), table)] == [1, 3, 4, 5, 0, 2]
 
 
 def test_the_best() -> None:
@@ -173,7 +173,7 @@ def test_the_front_is_what_nothing_beats(table: list[TrialRow]) -> None:
 @settings(deadline=None)
 @given(TABLES, st.randoms())
 def test_with_several_objectives_fronts_come_one_after_the_other(table: list[TrialRow], shuffle: Any) -> None:
-    order = rows.rank(TWO, table)
+    order = rows.ranked(TWO, table)
     assert sorted(row.trial for row in order) == [row.trial for row in table]
     feasible = [row for row in order if row.feasible]
     assert order[: len(feasible)] == feasible, "the infeasible ones come last"
@@ -181,4 +181,4 @@ def test_with_several_objectives_fronts_come_one_after_the_other(table: list[Tri
         assert not better(after, before)
     mixed = list(table)
     shuffle.shuffle(mixed)
-    assert rows.rank(TWO, mixed) == order, "the order they came in does not matter"
+    assert rows.ranked(TWO, mixed) == order, "the order they came in does not matter"

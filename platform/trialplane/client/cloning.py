@@ -85,9 +85,9 @@ def job_folder(
 def best_trials(job: Job, trials: list[TrialRow], number: int) -> list[TrialRow]:
     """Return at most `number` of the best feasible trials. Of trials with equal parameters, only the best is returned."""
     by_params: dict[str, TrialRow] = {}
-    for row in rows.rank(job, trials):
+    for row in rows.ranked(job, trials):
         if row.state is TrialState.COMPLETE and row.feasible:
-            by_params.setdefault(earlier.key(row.params), row)
+            by_params.setdefault(earlier.params_key(row.params), row)
     return list(by_params.values())[:number]
 
 

@@ -70,7 +70,7 @@ def arguments(plan: Plan, site: Site, database: str) -> list[str]:
     """
     role = doctor_verdicts.probed_role(plan)
     volumes = {volume["name"]: volume for volume in pods.trial(plan, site, role)["spec"]["volumes"]}
-    shm = int(preflight.amount(volumes["shm"]["emptyDir"]["sizeLimit"]))
+    shm = int(preflight.quantity(volumes["shm"]["emptyDir"]["sizeLimit"]))
     mlflow_url = f"{site.gateway_url}{ledger.namespace_path(site.namespace)}{mlflow.UI}"
     options = [f"--gpus={role.resources.gpu_count}", f"--shm={shm}", f"--mlflow={mlflow_url}"]
     if site.data.claim:

@@ -232,8 +232,8 @@ def admission(answer: ApiResponse) -> Finding:
     message = _response_message(answer)
     if "ValidatingAdmissionPolicy" not in message:
         advice = "something else refused the pod before the policy was evaluated: fix that and check again"
-        return findings.warned(check, f"a trial's pod was refused, but not by it: {refusal.denial(message)}", advice)
-    return findings.passed(check, f"refuses a pod without the variables: {refusal.denial(message)}")
+        return findings.warned(check, f"a trial's pod was refused, but not by it: {refusal.denial_reason(message)}", advice)
+    return findings.passed(check, f"refuses a pod without the variables: {refusal.denial_reason(message)}")
 
 
 def forbidden_pod(pod: KubeObject) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def _response_message(answer: ApiResponse) -> str:
 
 def _capacity(resource: str, nodes: Sequence[KubeObject] | None) -> str:
     """Return the number of nodes and GPUs in words."""
-    amounts = [preflight.amount((node["status"].get("allocatable") or {}).get(resource, 0)) for node in nodes or []]
+    amounts = [preflight.quantity((node["status"].get("allocatable") or {}).get(resource, 0)) for node in nodes or []]
     gpu_counts = [int(amount) for amount in amounts if amount]
     gpus = f"{sum(gpu_counts)} {resource} on {len(gpu_counts)} of them" if gpu_counts else f"none with {resource}"
     return f"{len(amounts)} node(s), {gpus}"

@@ -201,7 +201,7 @@ class _ReuseSearch:
         for beginning in sorted(self._beginnings, key=lambda beginning: beginning.step, reverse=True):
             # With promotion, a trial may have begun in the new run, so it can only continue one with the same seed.
             seed = beginning.seed if self._job.pruner.promotes else None
-            longest.setdefault((keys.key(beginning.params), seed), beginning)
+            longest.setdefault((keys.params_key(beginning.params), seed), beginning)
         if longest:
             self._notes.append(f"reuse: {errors.counted(len(longest), 'checkpoint')} of earlier runs to start trials from")
         self._add_repeated_note(followed)

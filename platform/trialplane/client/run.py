@@ -216,7 +216,7 @@ class RunHandle:
 
     def rows(self) -> list[TrialRow]:
         """List the newest attempt of each trial, best first."""
-        return rows.rank(self.job, rows.newest_attempts(self.attempts()))
+        return rows.ranked(self.job, rows.newest_attempts(self.attempts()))
 
     def trials(self) -> pandas.DataFrame:
         """Return `rows` as a table, with the columns of `platform results --output csv`.
@@ -279,7 +279,7 @@ class RunHandle:
 
     def front(self) -> list[TrialRow]:
         """List the Pareto-optimal trials, or with one objective the best trial. Empty if no trial has a result."""
-        return rows.front(self.job, rows.newest_attempts(self.attempts()))
+        return rows.best_results(self.job, rows.newest_attempts(self.attempts()))
 
     def study(self) -> optuna.Study:
         """Copy all attempts to an Optuna study in memory, for `optuna.visualization` and `optuna.importance`.

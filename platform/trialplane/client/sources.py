@@ -73,7 +73,7 @@ class RunSources:
             # A start is about to be recorded, so every status in the ledger is of an earlier one.
             start_time = math.inf
             if run.is_observed and run.is_started and not run.is_deleted:
-                start_time = metadata.moment(run.status.started) or run.created
+                start_time = metadata.timestamp(run.status.started) or run.created
         return LedgerView(self.status, alive=self.alive, begun=start_time)
 
     def operator_view(self, command: str) -> OperatorView:
@@ -93,7 +93,7 @@ class RunSources:
         if run.state.is_active:
             return self._starting_view(run.status.reason)
         reason = run_status.join_reasons(run.status.reason, self.gateway_problem)
-        return OperatorView(run.state, reason, ended=metadata.moment(run.status.since))
+        return OperatorView(run.state, reason, ended=metadata.timestamp(run.status.since))
 
     def _starting_view(self, reported: str) -> OperatorView:
         """Return the view of a Run whose controller starts; `reported` is the operator's reason, or ""."""

@@ -162,7 +162,7 @@ class Drawing:
 
     def _point(self, sampled: Mapping[str, Any]) -> str:
         """Return the parameters of a trial as one text. Trials with the same text are duplicates."""
-        return earlier.key({**self._job.params, **sampled})
+        return earlier.params_key({**self._job.params, **sampled})
 
     def record_out_of_memory(self, params: Mapping[str, Any]) -> None:
         """Record the parameters of a trial that was out of memory. With `avoid_oom`, no later trial gets such parameters."""

@@ -50,7 +50,7 @@ class Following:
             expected.rung,
             expected.done,
         )
-        if is_same and earlier.key(request.params) == earlier.key(expected.params):
+        if is_same and earlier.params_key(request.params) == earlier.params_key(expected.params):
             self._positions[request.trial, segment.rung] = self._next
             self._next += 1
         else:

@@ -62,7 +62,7 @@ class CheckpointRemover:
         """
         if row.state not in _ENDED:
             return
-        ranked = rows.rank(self._job, [*self.best, row])
+        ranked = rows.ranked(self._job, [*self.best, row])
         complete = [candidate for candidate in ranked if candidate.state is TrialState.COMPLETE]
         if self._keep_count is None:
             self.best = complete

@@ -55,7 +55,7 @@ class MemoryFrontier:
         """
         names = [name for name in self._names if name in params]
         choices = {name: params[name] for name in self._choices if name in params}
-        group = earlier.key({**choices, "": names})  # no parameter has the name ""
+        group = earlier.params_key({**choices, "": names})  # no parameter has the name ""
         return group, tuple(float(params[name]) for name in names)
 
 

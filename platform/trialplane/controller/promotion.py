@@ -79,7 +79,7 @@ class Rung:
         if self.has_one_loss:
             self._order = [trial for _, trial in self._sorted]
         else:
-            fronts = rows.fronts(self._losses)
+            fronts = rows.front_numbers(self._losses)
             self._order = sorted(self._losses, key=lambda trial: (fronts[trial], self._losses[trial], trial))
         return self._order
 

@@ -49,7 +49,7 @@ class Reuse:
         self._is_promoted = job.search.ladder is not None  # whether trials are paused at rungs
         self._answers: collections.deque[TrialRequest] = collections.deque()  # attempts that will get an earlier result
         # Parameters → an earlier trial with these parameters, whose result a new trial gets. The first of several counts.
-        self._reusable = {earlier.key(trial.params): trial for trial in reversed(earlier_trials.results)}
+        self._reusable = {earlier.params_key(trial.params): trial for trial in reversed(earlier_trials.results)}
         # Parameters, and with promotion the seed → checkpoint of an earlier run from which a trial starts.
         self._beginnings = {
             self._beginning_key(beginning.params, beginning.seed): beginning
@@ -113,7 +113,7 @@ class Reuse:
                 step=outcome.step,
                 returned=outcome.returned,
             )
-            self._reusable.setdefault(earlier.key(params), trial)
+            self._reusable.setdefault(earlier.params_key(params), trial)
 
     def _reusable_trial(self, request: TrialRequest) -> EarlierTrial | None:
         """Return the complete earlier trial whose result an attempt takes over; None if the attempt has to run.
@@ -122,7 +122,7 @@ class Reuse:
         parameters. A trial that has already trained some steps in this run has to run.
         """
         has_trained = request.segment is not None and request.segment.done > 0
-        return None if has_trained else self._reusable.get(earlier.key(request.params))
+        return None if has_trained else self._reusable.get(earlier.params_key(request.params))
 
     def beginning(self, request: TrialRequest) -> Beginning | None:
         """Return the checkpoint of an earlier run from which an attempt starts; None if it starts otherwise.
@@ -147,7 +147,7 @@ class Reuse:
 
         With promotion the seed counts, because the trial may have trained its first segments in this run, with its own seed.
         """
-        return earlier.key(params), seed if self._is_promoted else None
+        return earlier.params_key(params), seed if self._is_promoted else None
 
     def add_beginning(self, request: TrialRequest, outcome: TrialOutcome) -> TrialOutcome:
         """Return an outcome that says from which checkpoint of an earlier run its trial has begun, if from any.

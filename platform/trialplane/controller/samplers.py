@@ -394,7 +394,7 @@ def _mark_first_generation(job: Job, trials: Sequence[FrozenTrial], signs: Seque
         for trial in trials
         if trial.state == OptunaState.COMPLETE
     }
-    ranks = rows.fronts(losses)
+    ranks = rows.front_numbers(losses)
     best = set(sorted(losses, key=lambda number: (ranks[number], losses[number]))[:size])
     for trial in trials:
         if trial.number in best:

@@ -233,7 +233,7 @@ class Exporter:
     def _create_parent(self, start_tags: Mapping[str, str]) -> None:
         """Create the parent run, with the tags of its start and those by which it is found."""
         submitted = float(self._submission.get("submitted", 0.0))
-        tags = {**start_tags, labels.SUBMITTED: labels.moment(submitted), **self._identity}
+        tags = {**start_tags, labels.SUBMITTED: labels.submitted_tag(submitted), **self._identity}
         tags[labels.STATE] = RunState.RUNNING.value
         self.client.create_run(self._experiment, milliseconds(submitted), tags, self._run_paths.root.name)
 

@@ -270,7 +270,7 @@ class _Endpoints:
         """Return the response to a controller. The body of its request is read only after the token is checked."""
         peer, token = request.state.peer, request.headers.get(cluster.TOKEN_HEADER, "")
         address = ledger.Address(**request.path_params)
-        if not ledger.is_name(address.run):
+        if not ledger.is_run_name(address.run):
             return error_response(404, f"{address.run!r:.80} is not the name of a run")
         try:
             async with peer.ledger_lock:

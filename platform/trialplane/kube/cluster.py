@@ -392,7 +392,7 @@ class Cluster:
             resource: RBAC resource of the request: rayclusters, services/proxy, …
             namespace: Namespace of the request. "" for this one.
         """
-        return refusal.explain(
+        return refusal.error(
             answer.status,
             answer.data,
             verb=verb,
@@ -458,7 +458,7 @@ class Cluster:
                 preload_content=preload,
             )
         except urllib3.exceptions.HTTPError as error:
-            raise TargetError(refusal.unreachable(error, self.host, self.context)) from error
+            raise TargetError(refusal.unreachable_message(error, self.host, self.context)) from error
 
     def _body_pieces(self, answer: Any) -> Iterator[bytes]:
         """Yield the body of a response in pieces.
@@ -469,4 +469,4 @@ class Cluster:
         try:
             yield from answer.stream(2**16, decode_content=True)
         except urllib3.exceptions.HTTPError as error:
-            raise TargetError(refusal.unreachable(error, self.host, self.context)) from error
+            raise TargetError(refusal.unreachable_message(error, self.host, self.context)) from error

@@ -94,7 +94,7 @@ def read(context: str | None) -> KubeContext | None:
         )
     contexts, clusters, users = (_entries(documents, kind) for kind in ("contexts", "clusters", "users"))
     if name not in contexts:
-        raise InputError(refusal.no_context(name, list(contexts), names()))
+        raise InputError(refusal.no_context_message(name, list(contexts), names()))
     context_fields = _fields(*contexts[name])
     cluster_name, user_name = context_fields.get("cluster", ""), context_fields.get("user", "")
     missing = ""

@@ -29,11 +29,11 @@ def is_owned(kube_object: KubeObject, uid: str | None) -> bool:
     return uid in [owner.get("uid") for owner in kube_object["metadata"].get("ownerReferences") or []]
 
 
-def created(kube_object: KubeObject) -> float:
+def creation_time(kube_object: KubeObject) -> float:
     """Return the creation time of an object, in seconds since the epoch. 0 if it is unknown."""
-    return moment(kube_object["metadata"].get("creationTimestamp")) or 0.0
+    return timestamp(kube_object["metadata"].get("creationTimestamp")) or 0.0
 
 
-def moment(text: str | None) -> float | None:
+def timestamp(text: str | None) -> float | None:
     """Return a time in the format of Kubernetes as seconds since the epoch. None if the text is None or ""."""
     return datetime.datetime.fromisoformat(text).timestamp() if text else None

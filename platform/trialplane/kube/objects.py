@@ -81,7 +81,7 @@ class Run:
     @property
     def created(self) -> float:
         """Creation time, in seconds since the epoch."""
-        return metadata.created(self.manifest)
+        return metadata.creation_time(self.manifest)
 
     @property
     def submitted(self) -> float:
@@ -160,11 +160,11 @@ class Objects:
             if not teams or namespace in teams:
                 raise
             # The user may not read this namespace, but those of other teams. So the namespace is probably the wrong one.
-            raise TargetError(refusal.no_team(namespace, context, teams)) from error
+            raise TargetError(refusal.no_team_message(namespace, context, teams)) from error
         text = ((config_map or {}).get("data") or {}).get(names.SITE_KEY)
         if not text:
             is_installed = self.cluster.call("GET", f"/apis/{runs.API_VERSION}").status != 404
-            raise TargetError(refusal.no_team(namespace, context, self.teams(), is_installed=is_installed))
+            raise TargetError(refusal.no_team_message(namespace, context, self.teams(), is_installed=is_installed))
         return Site.read(text, namespace)
 
     def teams(self) -> list[str]:
@@ -306,7 +306,7 @@ class Objects:
     def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
         """Return the pods of a run, the newest first. With a role, such as `names.TRIAL`, only its pods."""
         selector = f"{names.RUN}={run}" + (f",{names.ROLE}={role}" if role else "")
-        return sorted(self.cluster.list(kinds.POD, selector=selector), key=metadata.created, reverse=True)
+        return sorted(self.cluster.list(kinds.POD, selector=selector), key=metadata.creation_time, reverse=True)
 
     def trial_pods(self, run: str, role: str) -> list[str]:
         """Return the names of a run's trial pods that are not being deleted, the newest first.

@@ -247,7 +247,7 @@ def _covers(allowed: KubeObject, requested: KubeObject) -> bool:
     return requested.get("operator") != "Exists" and (allowed.get("value") or "") == (requested.get("value") or "")
 
 
-def amount(text: Any) -> decimal.Decimal:
+def quantity(text: Any) -> decimal.Decimal:
     """Return a Kubernetes quantity (500m, 2Gi, 3) as a number. 0 if it is not a quantity."""
     match = _AMOUNT.fullmatch(str(text).strip())
     if match is None:
@@ -263,7 +263,7 @@ def permanent_containers(pod: KubeObject) -> list[KubeObject]:
     return [*(spec.get("containers") or []), *sidecars]
 
 
-def requests(pod: KubeObject) -> dict[str, decimal.Decimal]:
+def requested_resources(pod: KubeObject) -> dict[str, decimal.Decimal]:
     """Return the requests of a pod (or pod template), by resource: the sum over its containers and sidecars.
 
     As in Kubernetes, a limit without a request counts as a request.
@@ -273,7 +273,7 @@ def requests(pod: KubeObject) -> dict[str, decimal.Decimal]:
         resources = container.get("resources") or {}
         requested = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
         for name, value in requested.items():
-            total[name] = total.get(name, decimal.Decimal(0)) + amount(value)
+            total[name] = total.get(name, decimal.Decimal(0)) + quantity(value)
     return total
 
 
@@ -312,7 +312,7 @@ def _check_role_nodes(job: Job, role: Role, pod: KubeObject, nodes: Sequence[Kub
     if not selected_nodes and nodes:
         labels = ", ".join(f"{key}={value}" for key, value in (pod["spec"].get("nodeSelector") or {}).items())
         return [], [f"no node has the labels {labels} now; {role.title} waits until one appears"]
-    requested = requests(pod)
+    requested = requested_resources(pod)
     subject = f"each pod of {role.title}" if role.gang else role.title
     issues, warnings = _check_largest_nodes(job, role, subject, requested, selected_nodes)
     if role.nodes > 1 and selected_nodes and not issues and not warnings:
@@ -342,7 +342,7 @@ def _check_largest_nodes(
     warnings: list[str] = []
     for resource, field in {"cpu": "cpus", "memory": "memory", gpu_resource: "gpus"}.items():
         needed = requested.get(resource, decimal.Decimal(0))
-        amounts = [amount((node["status"].get("allocatable") or {}).get(resource, 0)) for node in nodes]
+        amounts = [quantity((node["status"].get("allocatable") or {}).get(resource, 0)) for node in nodes]
         largest = max(amounts, default=needed)  # without any node, nothing is reported
         if needed <= largest:
             continue
@@ -365,7 +365,7 @@ def _check_largest_nodes(
 def _pods_that_fit(node: KubeObject, requested: Mapping[str, decimal.Decimal]) -> int:
     """Return the number of pods with these requests that fit an empty node."""
     allocatable = node["status"].get("allocatable") or {}
-    counts = (int(amount(allocatable.get(name, 0)) / needed) for name, needed in requested.items() if needed)
+    counts = (int(quantity(allocatable.get(name, 0)) / needed) for name, needed in requested.items() if needed)
     return min(counts, default=0)
 
 

@@ -29,7 +29,7 @@ def is_about_an_object(data: bytes) -> bool:
     return bool(_status(data).get("details", {}).get("name"))
 
 
-def explain(status: int, data: bytes, verb: str, resource: str, namespace: str, context: str) -> TrialplaneError:
+def error(status: int, data: bytes, verb: str, resource: str, namespace: str, context: str) -> TrialplaneError:
     """Return the error for an unsuccessful response.
 
     Args:
@@ -54,7 +54,7 @@ def explain(status: int, data: bytes, verb: str, resource: str, namespace: str, 
     if status == 403 and "cannot" in message and "denied" not in message:  # from RBAC: `User "ann" cannot get resource …`
         return TargetError(_forbidden_message(message, verb, resource, namespace, context))
     if status == 403 or (status == 422 and _POLICY.search(message)):
-        return InputError(f"{target} refuses the request: {denial(message)}")
+        return InputError(f"{target} refuses the request: {denial_reason(message)}")
     if status == 404 and resource == _RAY and not is_about_an_object(data):
         return TargetError(
             f"the cluster {context} does not know {resource}: the KubeRay operator (1.6 or newer) is not installed; a "
@@ -78,7 +78,7 @@ def explain(status: int, data: bytes, verb: str, resource: str, namespace: str, 
     return TargetError(f"{target}: {verb} {resource} failed ({status}): {message}")
 
 
-def denial(message: str) -> str:
+def denial_reason(message: str) -> str:
     """Return the reason why an admission policy, a webhook or a quota denied a request, from the API server's message.
 
     The API server's text around the reason is removed. Any other message is returned unchanged.
@@ -97,7 +97,7 @@ def denial(message: str) -> str:
     return message
 
 
-def unreachable(error: Exception, host: str, context: str) -> str:
+def unreachable_message(error: Exception, host: str, context: str) -> str:
     """Return the message for a cluster that does not answer.
 
     Args:
@@ -122,7 +122,7 @@ def unreachable(error: Exception, host: str, context: str) -> str:
     )
 
 
-def no_team(namespace: str, context: str, namespaces: Sequence[str] = (), *, is_installed: bool = True) -> str:
+def no_team_message(namespace: str, context: str, namespaces: Sequence[str] = (), *, is_installed: bool = True) -> str:
     """Return the message for a namespace that does not belong to a team.
 
     Args:
@@ -142,7 +142,7 @@ def no_team(namespace: str, context: str, namespaces: Sequence[str] = (), *, is_
     return f"{text}, or install the platform: `{INSTALL} --set 'teams[0].namespace={namespace}'`"
 
 
-def no_context(context: str, contexts: Sequence[str], files: str) -> str:
+def no_context_message(context: str, contexts: Sequence[str], files: str) -> str:
     """Return the message for a context that the kubeconfig does not have.
 
     Args:
@@ -154,7 +154,7 @@ def no_context(context: str, contexts: Sequence[str], files: str) -> str:
 
 
 def _forbidden_message(message: str, verb: str, resource: str, namespace: str, context: str) -> str:
-    """Return the message for a request that RBAC does not allow; see `explain`."""
+    """Return the message for a request that RBAC does not allow; see `error`."""
     user = _USER.search(message)
     name = user.group(1) if user else "you"
     text = (

@@ -76,7 +76,7 @@ def reason(
     """
     run = str(ray_cluster["metadata"]["name"])
     live_pods = [pod for pod in pods if not metadata.is_deleted(pod)]
-    created = metadata.created(ray_cluster)
+    created = metadata.creation_time(ray_cluster)
     # Older events are about an earlier run of the same name.
     run_events = [event for event in events if _is_about(event, run) and _event_seconds(event) >= created]
     run_events.sort(key=_event_time)
@@ -197,7 +197,7 @@ def _replica_failure(ray_cluster: KubeObject) -> str:
     """Return KubeRay's message about pods that it could not create, from the RayCluster's conditions. "" without one."""
     for condition in (ray_cluster.get("status") or {}).get("conditions") or []:
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            return f"refused: {refusal.denial(str(condition.get('message', '')))}"
+            return f"refused: {refusal.denial_reason(str(condition.get('message', '')))}"
     return ""
 
 
@@ -210,7 +210,7 @@ def _creation_refusal(events: Sequence[KubeObject], kind: str = "") -> str:
     """
     for event in reversed(events):
         if event.get("reason") in _REFUSED and kind in str(event["reason"]):
-            return f"refused: {refusal.denial(' '.join(str(event.get('message', '')).split()))}"
+            return f"refused: {refusal.denial_reason(' '.join(str(event.get('message', '')).split()))}"
     return ""
 
 
@@ -399,7 +399,7 @@ def _event_time(event: KubeObject) -> str:
 
 def _event_seconds(event: KubeObject) -> float:
     """Return the time when an event was last seen, in seconds since the epoch. Infinite if it is unknown."""
-    return metadata.moment(_event_time(event)) or math.inf
+    return metadata.timestamp(_event_time(event)) or math.inf
 
 
 def _with_message(text: str, message: Any) -> str:

@@ -104,7 +104,7 @@ def key(schema: str, run: str) -> int:
         schema: Schema of the run's ledger; "" for the default one.
         run: Name of the run.
     """
-    return labels.ledger_lock(f"{schema}/{run}" if schema else run)
+    return labels.ledger_lock_key(f"{schema}/{run}" if schema else run)
 
 
 def keep_alive(connection: socket.socket) -> None:

@@ -86,11 +86,11 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
     job, status = record.job, record.status
     lineages = lineage.lineages(job, record.attempts)
     trials = [trial_lineage.row for trial_lineage in lineages]
-    ranked = rows.rank(job, trials)
+    ranked = rows.ranked(job, trials)
     reports = lineage.join_segments(job, lineages, record.trial_reports)
     last_steps = _last_steps(reports)
     start_time = _start_time(record)
-    best_trials = rows.front(job, trials)
+    best_trials = rows.best_results(job, trials)
     run_importances = known_importances or importances.importances(job, trials)
     metrics = curves.metrics(reports, [job.watched_metric, *job.required_metrics])
     facts = {

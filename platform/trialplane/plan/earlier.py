@@ -444,7 +444,7 @@ def _trials_with_checkpoints(job: Job, rows: Sequence[TrialRow]) -> Collection[i
     assert isinstance(job, Study)
     if job.keep is None and job.search.ladder is None:
         return {row.trial for row in rows}
-    complete = [row for row in wire_rows.rank(job, list(rows)) if row.state is TrialState.COMPLETE]
+    complete = [row for row in wire_rows.ranked(job, list(rows)) if row.state is TrialState.COMPLETE]
     if job.keep is not None:
         complete = [row for row in complete if row.feasible][: job.keep.best]
     return {row.trial for row in complete} | {row.trial for row in rows if not row.state.is_ended}

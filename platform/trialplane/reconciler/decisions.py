@@ -325,7 +325,7 @@ def _expire(observed: Observation) -> tuple[Action, ...]:
         ttl = observed.started_job.cluster.ttl
     elif observed.record is not None:
         ttl = observed.record.job.cluster.ttl
-    ended_at = metadata.moment(status.since) or 0.0
+    ended_at = metadata.timestamp(status.since) or 0.0
     return (Remove(),) if observed.now >= ended_at + ttl else ()
 
 

@@ -187,7 +187,7 @@ class Observer:
     def _pods(self, run: str) -> list[dict[str, Any]]:
         """Return the pods of a run, the newest first."""
         run_pods = self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}")
-        return sorted(run_pods, key=metadata.created, reverse=True)
+        return sorted(run_pods, key=metadata.creation_time, reverse=True)
 
     def _pod_names(self, run: str) -> tuple[str, ...]:
         """Return the names of a run's pods, the newest first."""
@@ -340,4 +340,4 @@ def is_free(kube_object: KubeObject, run: str) -> bool:
 
 def is_new(ray_cluster: Mapping[str, Any], now: float) -> bool:
     """Whether a RayCluster is so new that its pods may still be created or refused."""
-    return now < metadata.created(ray_cluster) + _NEW_SECONDS
+    return now < metadata.creation_time(ray_cluster) + _NEW_SECONDS

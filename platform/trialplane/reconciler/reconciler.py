@@ -327,13 +327,13 @@ class Reconciler:
         """
         problem = problems.problem(observed)
         is_code_missing = problem is not None and problem.reason == runs.CODE_MISSING
-        is_run_new = self.clock() - metadata.created(observed.run) < _ARRIVAL
+        is_run_new = self.clock() - metadata.creation_time(observed.run) < _ARRIVAL
         if is_code_missing and is_run_new:
             return ARRIVING
         if observed.ray_cluster is None:
             for condition in status.conditions:
                 if condition.type == runs.ENDED and condition.status == "True":
-                    ended_at = metadata.moment(condition.lastTransitionTime) or 0.0
+                    ended_at = metadata.timestamp(condition.lastTransitionTime) or 0.0
                     return self._expire(observed, ended_at)
             if status.state == "Paused" or observed.parsed.issues:  # it waits for a change of the spec
                 return None
@@ -402,7 +402,7 @@ def _secret(name: str, key: str, value: str) -> dict[str, Any]:
 
 def _submission(observed: Observation) -> dict[str, Any]:
     """Return the fields of the submission for the ledger and the pods: the user's own, then the operator's."""
-    created = metadata.created(observed.run)
+    created = metadata.creation_time(observed.run)
     user_fields = {"submitted": created, **observed.spec.submission}
     submitted = user_fields["submitted"]
     if not isinstance(submitted, (int, float)) or isinstance(submitted, bool):  # a user can write anything there

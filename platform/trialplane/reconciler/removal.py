@@ -116,7 +116,7 @@ class Removal:
             self._cluster.create(kinds.POD, manifest)
             return f"the pod {name} is being created"
         phase = (existing.get("status") or {}).get("phase")
-        is_old = self._clock() - metadata.created(existing) > PATIENCE
+        is_old = self._clock() - metadata.creation_time(existing) > PATIENCE
         if phase == "Failed" and is_old and not metadata.is_deleted(existing):
             _logger.warning(
                 "%s: the pod %s could not remove its files: %s; another one tries", run, name, waiting.last_message(existing)

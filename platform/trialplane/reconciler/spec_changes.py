@@ -85,4 +85,4 @@ def _change_time(run: KubeObject) -> float:
         for entry in run["metadata"].get("managedFields") or []
         if not entry.get("subresource") and "f:spec" in (entry.get("fieldsV1") or {})
     ]
-    return max((metadata.moment(time) or 0.0 for time in write_times), default=0.0) or metadata.created(run)
+    return max((metadata.timestamp(time) or 0.0 for time in write_times), default=0.0) or metadata.creation_time(run)

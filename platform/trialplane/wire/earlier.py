@@ -138,7 +138,7 @@ def answer_message(run: str, trial: int) -> str:
     return f"answered by trial {trial} of {run}, which has the same parameters"
 
 
-def key(params: Mapping[str, Any]) -> str:
+def params_key(params: Mapping[str, Any]) -> str:
     """Return a text that is the same for equal parameters, to find a trial with the same ones. 1 and 1.0 are equal."""
     # `type(value) is int` and not isinstance, because a boolean is an int in Python, and True is not equal to 1 here.
     comparable = {name: float(value) if type(value) is int else value for name, value in params.items()}

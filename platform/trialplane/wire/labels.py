@@ -59,7 +59,7 @@ OWNER = "owner"  # user who owns the Run object; the admission policy has compar
 BEGUN = "begun"  # time of the last start, in seconds since the epoch; a status that is newer belongs to this start
 
 
-def ledger_lock(run: str) -> int:
+def ledger_lock_key(run: str) -> int:
     """Return the key of PostgreSQL's advisory lock on a run, which is a 64-bit integer with a sign."""
     return int.from_bytes(hashlib.sha256(run.encode()).digest()[:8], "big", signed=True)
 
@@ -73,9 +73,9 @@ def identity(run: str, submission: Mapping[str, Any]) -> dict[str, str]:
     """
     if uid := submission.get(RECORD_UID):
         return {RUN: run, RECORD: str(uid)}
-    return {RUN: run, SUBMITTED: moment(float(submission.get("submitted", 0.0)))}
+    return {RUN: run, SUBMITTED: submitted_tag(float(submission.get("submitted", 0.0)))}
 
 
-def moment(submitted: float) -> str:
+def submitted_tag(submitted: float) -> str:
     """Return the time of a submission, in seconds since the epoch, in the form of the tag `SUBMITTED`."""
     return datetime.datetime.fromtimestamp(submitted, datetime.UTC).isoformat(" ", "milliseconds")

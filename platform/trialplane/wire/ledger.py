@@ -77,10 +77,10 @@ def path(namespace_path: str, run: str) -> str:
 def address(path: str) -> Address | None:
     """Return the address of the run whose ledger has this path. None if no ledger can have it."""
     match = _ADDRESS.fullmatch(path)
-    return None if match is None or not is_name(match[2]) else Address(match[1], match[2])
+    return None if match is None or not is_run_name(match[2]) else Address(match[1], match[2])
 
 
-def is_name(run: str) -> bool:
+def is_run_name(run: str) -> bool:
     """Whether a text may be the name of a run in a path. The check is coarse: the ledger refuses unknown runs."""
     return _NAME.fullmatch(run) is not None
 

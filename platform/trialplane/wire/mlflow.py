@@ -73,7 +73,7 @@ def path(namespace_path: str, run: str) -> str:
 def destination(target: str) -> Destination | None:
     """Return the destination of a request, from its path and query. None if the request is not for MLflow."""
     match = _DESTINATION.fullmatch(target)
-    if match is None or (match["run"] is not None and not ledger.is_name(match["run"])):
+    if match is None or (match["run"] is not None and not ledger.is_run_name(match["run"])):
         return None
     return Destination(namespace=match["namespace"], run=match["run"] or "", target=match["target"])
 

@@ -150,14 +150,14 @@ def _with_series_time(row: TrialRow, previous: TrialRow | None) -> TrialRow:
     return dataclasses.replace(row, started=previous.started, seconds=seconds)
 
 
-def rank(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
+def ranked(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
     """Return rows from best to worst: feasible results, infeasible results, then the other states as in `_ORDER`.
 
     Results with several objectives are ordered by their front (non-dominated sorting), then by the values. Of pruned trials,
     and of paused ones, those that went further are better, then those whose last reports are.
     """
     all_rows = list(rows)
-    front_numbers = _front_numbers(job, _feasible_results(all_rows)) if len(job.objectives) > 1 else {}
+    fronts_by_trial = _fronts_by_trial(job, _feasible_results(all_rows)) if len(job.objectives) > 1 else {}
 
     def sort_key(row: TrialRow) -> tuple[Any, ...]:
         """Return a key that is smaller for a better row."""
@@ -166,7 +166,7 @@ def rank(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
             row_losses = losses(job, row)
         elif row.state in (TrialState.PRUNED, TrialState.PAUSED):
             row_losses = [-(row.step or 0), *_last_losses(job, row)]
-        front_number = front_numbers.get(row.trial, 0)  # only feasible results have fronts
+        front_number = fronts_by_trial.get(row.trial, 0)  # only feasible results have fronts
         return (_ORDER.index(row.state), not row.feasible, front_number, row_losses, row.trial)
 
     return sorted(all_rows, key=sort_key)
@@ -174,24 +174,24 @@ def rank(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
 
 def best_trial(job: Job, rows: Iterable[TrialRow]) -> TrialRow | None:
     """Return the best feasible result. None if there is none. With several objectives, it is one of the first front."""
-    ranked_rows = rank(job, _feasible_results(rows))
+    ranked_rows = ranked(job, _feasible_results(rows))
     return ranked_rows[0] if ranked_rows else None
 
 
 def pareto_front(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
     """Return the feasible results that no other result dominates. With one objective, these are the best ones."""
     results = _feasible_results(rows)
-    front_numbers = _front_numbers(job, results)
-    return [row for row in results if front_numbers[row.trial] == 0]
+    fronts_by_trial = _fronts_by_trial(job, results)
+    return [row for row in results if fronts_by_trial[row.trial] == 0]
 
 
-def front(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
+def best_results(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
     """Return the best trial in a list, or with several objectives the Pareto-optimal trials, by rank.
 
     Empty without a feasible result.
     """
     if len(job.objectives) > 1:
-        return rank(job, pareto_front(job, rows))
+        return ranked(job, pareto_front(job, rows))
     best = best_trial(job, rows)
     return [] if best is None else [best]
 
@@ -201,9 +201,9 @@ def _feasible_results(rows: Iterable[TrialRow]) -> list[TrialRow]:
     return [row for row in rows if row.state is TrialState.COMPLETE and row.feasible]
 
 
-def _front_numbers(job: Job, results: Iterable[TrialRow]) -> dict[int, int]:
+def _fronts_by_trial(job: Job, results: Iterable[TrialRow]) -> dict[int, int]:
     """Return the number of each result's front, by trial; see `fronts`."""
-    return fronts({row.trial: tuple(losses(job, row)) for row in results})
+    return front_numbers({row.trial: tuple(losses(job, row)) for row in results})
 
 
 def table(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
@@ -224,7 +224,7 @@ def table(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
     lines = []
     for row in rows:
         fields = [getattr(row, name) for name in field_names]
-        mappings = {name: cells(getattr(row, name)) for name in mapping_names}
+        mappings = {name: table_cells(getattr(row, name)) for name in mapping_names}
         lines.append([*fields, *(mappings[mapping_name].get(item_name) for mapping_name, item_name in item_columns)])
     return [*field_names, *(f"{mapping_name}.{item_name}" for mapping_name, item_name in item_columns)], lines
 
@@ -244,7 +244,7 @@ def curve_table(reports: Iterable[ReportRow]) -> tuple[list[str], list[list[Any]
     return header, lines
 
 
-def cells(values: Mapping[str, Any]) -> dict[str, Any]:
+def table_cells(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values for the cells of a table: strings and numbers unchanged, lists and mappings as JSON."""
     nested = (list, tuple, Mapping)
     return {name: json.dumps(value) if isinstance(value, nested) else value for name, value in values.items()}
@@ -269,7 +269,7 @@ def _last_losses(job: Job, row: TrialRow) -> list[float]:
 _ORDER = list(map(TrialState, ("COMPLETE", "PRUNED", "FAILED", "PAUSED", "LOST", "RUNNING")))
 
 
-def fronts(losses_by_trial: Mapping[int, tuple[float, ...]]) -> dict[int, int]:
+def front_numbers(losses_by_trial: Mapping[int, tuple[float, ...]]) -> dict[int, int]:
     """Return the number of each trial's front in a non-dominated sort. 0 is the best front.
 
     Efficient non-dominated sort with binary search (Zhang, Tian, Cheng, Jin 2015). Results are added in the order of their
