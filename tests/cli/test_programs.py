@@ -819,12 +819,65 @@ def test_the_owner_of_the_only_value_of_a_name_is_checked(platform, written: Pat
     assert made().search.enqueue == ({"drop": 0.5},)
 
 
-def test_of_several_settings_files_the_others_are_named(platform, written: Path) -> None:
-    reads = "import sys, yaml\nprint('loss=%f' % yaml.safe_load(open(sys.argv[1]))['lr'])\n"
-    write(written, {"fit.py": reads, "a.yaml": "lr: 0.1\n", "b.yaml": "lr: 0.2\n"})
+_BY_POSITION = "import sys, yaml\nprint('loss=%f' % yaml.safe_load(open(sys.argv[1]))['lr'])\n"
+_BY_OPTION = (
+    "import argparse, yaml\np = argparse.ArgumentParser()\np.add_argument('--config')\n"
+    "print('loss=%f' % yaml.safe_load(open(p.parse_args().config))['lr'])\n"
+)
+
+
+@pytest.mark.parametrize(("text", "flag"), [(_BY_POSITION, ""), (_BY_OPTION, "--config ")], ids=["position", "option"])
+def test_of_several_settings_files_that_an_argument_may_name_the_user_gets_the_commands(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, text: str, flag: str
+) -> None:
+    write(written, {"fit.py": text, "a.yaml": "lr: 0.1\n", "b.yaml": "lr: 0.2\n", "c.yaml": "name: x\n"})
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "loss:min")
+    assert result.exit_code == 2 and not (written / "job.yaml").exists()
+    commands = [line.strip() for line in result.stderr.splitlines() if line.startswith("  ")]
+    assert commands[:2] == [
+        f"cd src && platform init --from 'python fit.py {flag}{name}' --objective loss:min" for name in ("a.yaml", "b.yaml")
+    ]
+    assert not any("c.yaml" in command for command in commands)
+    monkeypatch.chdir(written)
+    assert platform(*shlex.split(commands[1].partition(" && platform ")[2])).exit_code == 0
+    job = job_in(".")
+    assert job.arguments is not None and job.arguments.file == "b.yaml" and job.search.enqueue == ({"lr": 0.2},)
+
+
+def test_of_several_settings_files_the_only_one_with_a_searched_name_is_used(platform, written: Path) -> None:
+    write(written, {"fit.py": _BY_POSITION, "a.yaml": "lr: 0.1\n", "b.yaml": "lr: 0.2\nbeta: 0.5\n"})
+    assert platform("init", "--from", str(written / "fit.py"), "--space", "beta=0..1").exit_code == 0
+    assert made().arguments.file == "b.yaml"
+
+
+def test_a_script_that_may_run_without_a_settings_file_gets_none_of_several(platform, written: Path) -> None:
+    text = (
+        "import argparse, yaml\np = argparse.ArgumentParser()\np.add_argument('--config')\n"
+        "p.add_argument('--lr', type=float, default=0.5)\nargs = p.parse_args()\n"
+        "if args.config: yaml.safe_load(open(args.config))\nprint('loss=%f' % args.lr)\n"
+    )
+    write(written, {"fit.py": text, "a.yaml": "lr: 0.1\n", "b.yaml": "lr: 0.2\n"})
+    assert platform("init", "--from", str(written / "fit.py")).exit_code == 0
+    job = made()
+    assert job.search.enqueue == ({"lr": 0.5},) and "config" not in job.params
+
+
+def test_of_several_settings_files_the_one_that_the_script_reads_is_used(platform, written: Path) -> None:
+    text = "import yaml\nname, other = chr(98), 'a'\nprint('loss=%f' % yaml.safe_load(open(f'{name}.yaml'))['lr'])\n"
+    write(written, {"fit.py": text, "a.yaml": "lr: 0.1\n", "b.yaml": "lr: 0.2\n"})
     result = platform("init", "--from", str(written / "fit.py"))
-    assert result.exit_code == 0 and "the values are those of a.yaml; for those of another (b.yaml" in result.stderr
-    assert "# Other settings files: b.yaml, " in (written / "job.yaml").read_text()
+    assert result.exit_code == 0 and "fit.py reads b.yaml, not a.yaml" in result.stderr
+    job = made()
+    assert job.arguments is not None and job.arguments.file == "b.yaml" and job.search.enqueue == ({"lr": 0.2},)
+    assert "Other settings files" not in (written / "job.yaml").read_text()
+
+
+def test_of_several_settings_files_that_a_script_reads_the_others_are_named(platform, written: Path) -> None:
+    text = "import yaml\nfor name in ('a.yaml', 'b.yaml'): print('loss=%f' % yaml.safe_load(open(name))['lr'])\n"
+    write(written, {"fit.py": text, "a.yaml": "lr: 0.1\n", "b.yaml": "lr: 0.2\n", "c.yaml": "lr: 0.3\n"})
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "the values are those of a.yaml; for those of another (b.yaml)" in result.stderr
+    assert "# Other settings files: b.yaml\n" in (written / "job.yaml").read_text()
 
 
 def test_of_several_settings_files_that_with_the_name_of_the_objective_is_used(platform, written: Path) -> None:

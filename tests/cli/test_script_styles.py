@@ -6,6 +6,7 @@ Not checked here: the rest of what it makes of a script (test_from_script.py).
 from __future__ import annotations
 
 import shlex
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -1619,6 +1620,7 @@ def test_a_settings_file_that_an_argument_or_a_pattern_names(
 ) -> None:
     (written / "fit.py").write_text(f"{text}import yaml\nprint('loss=%f' % yaml.safe_load(open(file))['train']['lr'])\n")
     (written / "conf" / "config.yaml").rename(written / "conf" / "exp.yaml").write_text(PARAMS)
+    shutil.rmtree(written / "conf" / "model")  # whose files could be settings, too
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
     job = made()

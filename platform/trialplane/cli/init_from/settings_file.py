@@ -46,6 +46,7 @@ class SettingsFile:
         options: Its values.
         arguments: Arguments that the script gets, from DVC's pipeline, or to name the file; None otherwise.
         others: Names of other files that could be the settings file.
+        is_ambiguous: Whether nothing makes this file more likely than the next one.
         required: Arguments of the script without a default, which it needs besides the file.
     """
 
@@ -54,6 +55,7 @@ class SettingsFile:
     options: tuple[Option, ...]
     arguments: tuple[str, ...] | None = None
     others: tuple[str, ...] = ()
+    is_ambiguous: bool = False
     required: tuple[Option, ...] = ()
 
     def below(self, folder: Path) -> SettingsFile | None:
@@ -61,7 +63,12 @@ class SettingsFile:
         file = Path(os.path.normpath(self.folder / self.name))
         if not file.is_relative_to(folder):
             return None
-        return dataclasses.replace(self, folder=folder, name=file.relative_to(folder).as_posix())
+        name, *others = (Path(os.path.relpath(self.folder / name, folder)).as_posix() for name in (self.name, *self.others))
+        return dataclasses.replace(self, folder=folder, name=name, others=tuple(others))
+
+    def instead(self, name: str) -> SettingsFile:
+        """Return one of the other files, which certainly is the settings file, in place of this one."""
+        return dataclasses.replace(self, name=name, options=tuple(_options(self.folder / name)), others=())
 
 
 def find(file: Path, parsed_script: Script, requested: Collection[str] = (), objective: str = "") -> SettingsFile | None:
@@ -96,16 +103,20 @@ def find(file: Path, parsed_script: Script, requested: Collection[str] = (), obj
             if options and is_relevant:
                 options_by_name[name] = options
         if options_by_name:
-            first, *others = sorted(
-                options_by_name,
-                key=lambda name: (
-                    not _has_requested(options_by_name[name], requested),
+            ranks = {
+                name: (
+                    not _has_requested(options, requested),
                     PurePath(name).stem.lower() != objective.lower(),
-                ),
-            )
+                    not _has_config_path(PurePath(name)),
+                )
+                for name, options in options_by_name.items()
+            }
+            first, *others = sorted(ranks, key=lambda name: ranks[name])
+            is_ambiguous = bool(others) and ranks[others[0]] == ranks[first]
+            others = [name for name in others if ranks[name] == ranks[first]] if is_ambiguous else others
             if arguments is None and parsed_script.takes_file:
                 arguments = (first,)
-            return SettingsFile(folder, first, options_by_name[first], arguments, tuple(others[:_MOST_OTHERS]))
+            return SettingsFile(folder, first, options_by_name[first], arguments, tuple(others[:_MOST_OTHERS]), is_ambiguous)
     return None
 
 
@@ -168,9 +179,13 @@ def _may_have_settings(file: Path) -> bool:
 
 def is_configuration(file: Path, folder: Path) -> bool:
     """Return whether a small file of a project may have settings besides code, by its path in the folder of the project."""
-    is_config = file.suffix in (".yaml", ".yml") or any(map(_CONFIG_FOLDER.search, file.relative_to(folder).parts))
     is_data = file.name.endswith(settings.SUFFIXES) and file.suffix not in (".py", *settings.SHELLS)
-    return is_config and is_data and file.is_file() and file.stat().st_size <= _MOST_BYTES
+    return _has_config_path(file.relative_to(folder)) and is_data and file.is_file() and file.stat().st_size <= _MOST_BYTES
+
+
+def _has_config_path(path: PurePath) -> bool:
+    """Return whether a file may have settings by its suffix, its name or the folders in its path."""
+    return path.suffix in (".yaml", ".yml") or any(map(_CONFIG_FOLDER.search, path.parts))
 
 
 def named_in_script(command: str, file: Path, folder: Path, requested: Collection[str]) -> tuple[str, list[Option]]:

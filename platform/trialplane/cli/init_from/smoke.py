@@ -79,6 +79,7 @@ class Smoke:
             or three at least. None if it has not.
         peak_memory: Most bytes that the script and its descendants were seen to use.
         only_in_bars: Names of printed metrics that occur only in progress bars.
+        read: Those of the watched files that it has read.
     """
 
     metrics: Mapping[MetricSource, Mapping[str, float]]
@@ -88,6 +89,7 @@ class Smoke:
     series: Callable[[MetricSource, str], Series | None] = lambda _source, _metric: None
     peak_memory: int = 0
     only_in_bars: Collection[str] = ()
+    read: Collection[str] = ()
 
 
 def run(
@@ -101,6 +103,7 @@ def run(
     limit: float,
     requested: Sequence[str] = (),
     declared: Sequence[str] = (),
+    watched: Collection[str] = (),
 ) -> Smoke:
     """Run a script to its end, or to a limit.
 
@@ -117,6 +120,7 @@ def run(
             them, and none with a similar name, the first is that of a number without a name.
         declared: Paths of the files with metrics, with wildcards, if the script declares them. If one of them has an
             objective, or a requested metric, no other source counts.
+        watched: Names of files in `folder` of which to find out whether the script reads them.
     """
     log, database, wandb_folder = scratch / "output.log", scratch / "mlflow.db", scratch / "wandb"
     shutil.rmtree(wandb_folder, ignore_errors=True)  # of an earlier run
@@ -130,7 +134,10 @@ def run(
         env.MLFLOW_TRACKING_URI: f"sqlite:///{database}",
     }
     old_files = {file: _file_version(file) for file in folder.rglob("*") if file.is_file()}
+    for file in watched:
+        os.utime(folder / file, ns=(0, (folder / file).stat().st_mtime_ns))  # a read sets the time of the last access
     process_end = bounded.run(module_path.passed_on(command, variables), folder, variables, log, limit)
+    read = [file for file in watched if (folder / file).exists() and (folder / file).stat().st_atime_ns]
     text = log.read_bytes().decode(errors="replace")  # keeps the carriage returns of progress bars
     own_output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
     names = tuple(dict.fromkeys((*requested, *_candidates(own_output[-_MAX_OUTPUT:], requested))))
@@ -186,7 +193,9 @@ def run(
         return Series(steps[0], steps[-1], len(steps)) if len(steps) >= least else None
 
     only_in_bars = in_bars - in_lines
-    return Smoke(metrics_by_source, process_end.seconds, failure, is_ended, series, process_end.peak_memory, only_in_bars)
+    return Smoke(
+        metrics_by_source, process_end.seconds, failure, is_ended, series, process_end.peak_memory, only_in_bars, read
+    )
 
 
 def _add_unnamed_metric(

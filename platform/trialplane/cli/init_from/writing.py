@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from trialplane import errors
@@ -108,9 +108,9 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
 
 def _make_job(
     origin: Origin,
-    parsed_script: Script,
+    source: Script,
     start: script_folder.Start,
-    file_with_values: settings_file.SettingsFile | None,
+    source_file: settings_file.SettingsFile | None,
     packed: bytes,
     request: Request,
 ) -> tuple[ScriptJob, smoke.Smoke | None, str, str]:
@@ -118,9 +118,9 @@ def _make_job(
 
     Args:
         origin: File from which the job is made.
-        parsed_script: Content of the script.
+        source: Content of the script.
         start: Its start in the job's folder.
-        file_with_values: Its settings file; None without one.
+        source_file: Its settings file; None without one. If the run reads another one of them, that one counts.
         packed: Packed folder of the job.
         request: Options of the user.
 
@@ -138,7 +138,7 @@ def _make_job(
         smoke_folder = Path(scratch, "smoke")
         for target in (copy.folder, smoke_folder):  # two copies, because a probe may change its own
             _unpack(packed, target, origin, copy)
-        parsed_script, declared, file_with_values = _find_parameters(copy, parsed_script, file_with_values, request)
+        parsed_script, declared, file_with_values = _find_parameters(copy, source, source_file, request)
         files_above.refuse_missing_module(declared.failure, origin, parsed_script, start, request)
         request = dataclasses.replace(request, space=script_probe.declared_space(request.space, declared))
         typed = request.command(str(origin.file) if origin.text else origin.title)
@@ -154,8 +154,17 @@ def _make_job(
             job = dataclasses.replace(job, comments=[f"Made from {origin.title} by `platform init --from`."])
         result = None
         if request.with_smoke and not job.missing:
-            job, result = _run_smoke(origin, job, parsed_script, copy, smoke_folder, request)
+            watched = () if file_with_values is None else (file_with_values.name, *file_with_values.others)
+            job, result = _run_smoke(origin, job, parsed_script, copy, smoke_folder, request, watched)
             files_above.refuse_missing_module(result.failure, origin, parsed_script, start, request)
+    if source_file is not None and file_with_values is not None and result is not None and result.read:
+        used, first_read = file_with_values.name, next(iter(result.read))
+        if used not in result.read:
+            output.note(f"{title} reads {first_read}, not {used}")
+            return _make_job(origin, source, start, source_file.instead(first_read), packed, request)
+        if not file_with_values.arguments:  # the run shows all files that the script reads
+            others = tuple(other for other in file_with_values.others if other in result.read)
+            file_with_values = dataclasses.replace(file_with_values, others=others)
     seen_sources = result.metrics if result is not None else ()
     if request.objective is None and not any(source.path in parsed_script.metric_files for source in seen_sources):
         result = _with_earlier_metrics(result, start.folder, parsed_script.metric_files)
@@ -300,6 +309,8 @@ def _find_parameters(
         InputError, SpecError: See `script_probe.script_parameters`.
     """
     file_options = () if file_with_values is None else file_with_values.options
+    if file_with_values is not None and parsed_script.takes_file:
+        _refuse_ambiguous(file_with_values, "", copy, request)
     if script_probe.searches_only_constants(parsed_script, request.space, [option.name for option in file_options]):
         return script_probe.as_globals(parsed_script), Declared(parsed_script.values), None
     # A script without a parser gets the values of its file, and one with a parser as well if the file is known to be read.
@@ -311,7 +322,7 @@ def _find_parameters(
         parsed_script, declared = script_probe.script_parameters(copy, parsed_script, request.space)
     is_imported = file_with_values is not None and file_with_values.name in parsed_script.config_modules
     if not is_imported:
-        file_with_values, declared = _pass_by_argument(file_with_values, declared)
+        file_with_values, declared = _pass_by_argument(file_with_values, declared, copy, request)
     # The values in the text replace arguments of no use, but those of a script that searches are often settings of that.
     needs_arguments = _has_searchable(declared) or _has_required(declared)
     searches_itself = parsed_script.style is Style.SEARCHES and not request.space
@@ -328,7 +339,7 @@ def _find_parameters(
 
 
 def _pass_by_argument(
-    file: settings_file.SettingsFile | None, declared: Declared
+    file: settings_file.SettingsFile | None, declared: Declared, copy: ScriptCopy, request: Request
 ) -> tuple[settings_file.SettingsFile | None, Declared]:
     """Let a script's argument for a settings file, such as `--config`, name the file, if it has no default.
 
@@ -338,12 +349,20 @@ def _pass_by_argument(
     Returns:
         The settings file, None if the arguments are the parameters, and the script's arguments. Both are unchanged without
         a file or such an argument.
+
+    Raises:
+        InputError: Several files are equally likely, and the script may need one.
     """
     candidates = (option for option in declared.options if option.default is None and script.CONFIG.fullmatch(option.name))
     file_option = next(candidates, None)
     if file is None or file_option is None:
         return file, declared
     others = tuple(option for option in declared.options if option is not file_option)
+    name = file_option.name.replace("-", "_")
+    is_tested = re.search(rf"if (?:not )?\w+\.{name}\b|\b{name} is ", script_folder.source(copy.path))
+    if file.is_ambiguous and is_tested and not file_option.required and _has_searchable_numbers(others):
+        return None, declared  # the script runs without one
+    _refuse_ambiguous(file, file_option.flag, copy, request)
     if _has_searchable_numbers(others):
         file_option = dataclasses.replace(file_option, default=file.name, required=True)
         return None, dataclasses.replace(declared, options=(file_option, *others))
@@ -352,6 +371,31 @@ def _pass_by_argument(
         words = ("=".join(words),)
     required = tuple(option for option in others if option.required)
     return dataclasses.replace(file, arguments=words, required=required), dataclasses.replace(declared, options=())
+
+
+def _refuse_ambiguous(file: settings_file.SettingsFile, flag: str, copy: ScriptCopy, request: Request) -> None:
+    """Check that a script's argument can name only one settings file.
+
+    Args:
+        file: The file.
+        flag: Flag of the argument; "" for none.
+        copy: Copy of the script.
+        request: Options of the user.
+
+    Raises:
+        InputError: Several files are equally likely. The message has a command for each.
+    """
+    if not file.is_ambiguous:
+        return
+    folder = copy.start.folder
+    change = "" if folder == Path.cwd() else f"cd {shlex.quote(os.path.relpath(folder))} && "
+    start = copy.start.command(copy.name) or ["python", copy.name]
+    lines = (shlex.join([*start, *filter(None, (flag, name))]) for name in (file.name, *file.others))
+    commands = "".join(f"\n  {change}{request.command(line)}" for line in lines)
+    raise InputError(
+        f"{copy.file.name} reads the settings file that {flag or 'its first argument'} names, and several could be it; type "
+        f"the command for yours:{commands}\nnothing was changed"
+    )
 
 
 def _has_searchable(declared: Declared) -> bool:
@@ -370,7 +414,13 @@ def _has_searchable_numbers(options: Sequence[Option]) -> bool:
 
 
 def _run_smoke(
-    origin: Origin, job: ScriptJob, parsed_script: Script, copy: ScriptCopy, folder: Path, request: Request
+    origin: Origin,
+    job: ScriptJob,
+    parsed_script: Script,
+    copy: ScriptCopy,
+    folder: Path,
+    request: Request,
+    watched: Collection[str],
 ) -> tuple[ScriptJob, smoke.Smoke]:
     """Run a script once with its defaults or the command's values, and print the metrics that it has.
 
@@ -384,6 +434,7 @@ def _run_smoke(
         copy: Copy of the job's folder for probes.
         folder: Another copy, in which the script runs.
         request: Options of the user.
+        watched: See `smoke.run`.
 
     Returns:
         The job, perhaps with another command or another link, and the result of the last run.
@@ -396,7 +447,7 @@ def _run_smoke(
         command, options = job.command_line(), list(job.default_values)
         name, secrets = origin.real.stem, request.secrets
         printed, files = parsed_script.printed, parsed_script.metric_files
-        return smoke.run(command, name, folder, copy.scratch, printed, secrets, options, limit, requested, files)
+        return smoke.run(command, name, folder, copy.scratch, printed, secrets, options, limit, requested, files, watched)
 
     values = "its defaults" if origin.text else "the command's values"
     shown_command = f", as `{escapes.escape_controls(shlex.join(job.command_line()))}`" if job.command else ""
