@@ -44,7 +44,7 @@ def found(
     alike = AlikeFailures(most, ended_well)
     for one in outcomes:
         alike.record_end(request(one.number), one)
-    return [attempt.number for attempt in alike.failures(map(request, running))]
+    return [attempt.number for attempt in alike.find_fatal(map(request, running))]
 
 
 def test_the_same_line_is_alike_whatever_the_message() -> None:

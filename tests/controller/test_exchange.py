@@ -33,7 +33,7 @@ def over(pool: SlotPool) -> Exchange:
 
 
 def events(made: Exchange) -> list[Any]:
-    return list(made.take([call for call in made.pending if call.answer is not None]))
+    return list(made.take_events([call for call in made.pending if call.answer is not None]))
 
 
 def sent(fake: FakeRay) -> list[tuple[Any, ...]]:

@@ -26,19 +26,19 @@ from trialplane.wire.paths import RunPaths
 
 def main() -> int:
     """Drive the run to its end; return the exit code."""
-    # The policy `protobuf` selects a slow implementation for trials. The controller uses the fast one, so it removes the
-    # variable again. Slots set it for their trials.
+    # The policy `protobuf` selects a slow implementation for trials, whose slots set the variable again. The controller uses
+    # the fast one.
     if os.environ.get(protobuf.VARIABLE) == protobuf.ENV[protobuf.VARIABLE]:
         del os.environ[protobuf.VARIABLE]
-    signals: list[int] = []
     parser = argparse.ArgumentParser(prog="python -m trialplane.controller", description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True, help="the run's folder")
     parser.add_argument("--submitted", type=Path, help="the folder that the submission is mounted in")
     arguments = parser.parse_args()
     run = RunPaths(arguments.run_dir.absolute())
+    received_signals: list[int] = []  # numbers of the signals to stop; stays empty in a pod, which a signal ends at once
     if arguments.submitted is None:
-        # On a laptop. This comes before libraries are imported, which takes seconds, so that no signal is lost.
-        stopping.record_signals(signals)
+        # This comes before libraries are imported, which takes seconds, so that no signal is lost.
+        stopping.record_signals(received_signals)
     try:
         setting = Setting.of(os.environ, arguments.submitted)
         if setting.submitted is not None:
@@ -51,18 +51,14 @@ def main() -> int:
         os.environ.setdefault(name, value)
     from trialplane.controller import session  # takes seconds, and must follow the settings that Ray reads on import
 
-    return session.drive(run.root, signals, setting)
+    return session.drive(run.root, received_signals, setting)
 
 
 def _configure_logging(file: Path | None) -> None:
-    """Let the log be written to a file and to the process's output.
-
-    Args:
-        file: Log file in a cluster, where stdout gets the log as well; None on a laptop, where stderr is a file already.
-    """
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr if file is None else sys.stdout)]
+    """Log to stdout and to a file in a cluster; on a laptop to stderr, which is a file already."""
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if file is not None:
-        handlers.append(logging.FileHandler(file))
+        handlers = [logging.StreamHandler(sys.stdout), logging.FileHandler(file)]
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S", handlers=handlers
     )

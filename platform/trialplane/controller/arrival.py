@@ -36,21 +36,21 @@ def copy_submission(submitted: Path, run: RunPaths) -> None:
     Raises:
         InputError: A file is missing or damaged, or cannot be written.
     """
-    source = submitted / Path(cluster.SPEC_MOUNT).name
+    submitted_run = submitted / Path(cluster.SPEC_MOUNT).name
     try:
         run.root.mkdir(parents=True, exist_ok=True)
-        data = pack.read(code_archive(submitted))
-        digest = str(json.loads((source / run.submission.name).read_text(encoding="utf-8")).get("code_hash", ""))
+        archive = pack.read(code_archive(submitted))
+        submission = json.loads((submitted_run / run.submission.name).read_text(encoding="utf-8"))
         # The code is unpacked beside its folder and then renamed, so that a crash never leaves a half-written folder.
         with tempfile.TemporaryDirectory(prefix=".code-", dir=run.root) as scratch:
             new_code, old_code = Path(scratch) / "new", Path(scratch) / "old"
-            pack.unpack(data, new_code, digest)
+            pack.unpack(archive, new_code, sha256=str(submission.get("code_hash", "")))
             with contextlib.suppress(FileNotFoundError):
                 run.code.rename(old_code)
             new_code.rename(run.code)
         for file in (run.job, run.submission):
             partial = file.with_suffix(".partial")
-            shutil.copyfile(source / file.name, partial)
+            shutil.copyfile(submitted_run / file.name, partial)
             partial.replace(file)
     except OSError as error:
         raise errors.InputError(
@@ -63,13 +63,13 @@ def code_archive(submitted: Path) -> Path:
     return submitted / Path(cluster.CODE_MOUNT).name / cluster.CODE_KEY
 
 
-def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
-    """Append data to the log of an attempt. If it cannot be written, it is lost, and the run continues."""
+def add_to_log(run: RunPaths, request: TrialRequest, lines: bytes) -> None:
+    """Append lines to the log of an attempt. If that fails, they are lost, and the run continues."""
     file = run.trial_log(request.trial, request.attempt, request.worker)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("ab") as stream:
-            stream.write(data)
+            stream.write(lines)
     except OSError as error:
         log.warning("the log of trial %d cannot be written to %s: %s", request.trial, file, error.strerror)
 
@@ -88,7 +88,7 @@ def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(packed.tobytes())) as files:
-            lacks_artifacts = not any(name.startswith(f"{store.stem}.artifacts") for name in files.getnames())
+            has_artifacts = any(name.startswith(f"{store.stem}.artifacts") for name in files.getnames())
             for member in files:
                 if not member.isdir():
                     pack.extract(files, member, store.parent)
@@ -97,7 +97,7 @@ def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
         log.warning("what attempt %d logged to MLflow by itself is lost: %s", number, error)
         store.unlink(missing_ok=True)
         return
-    if lacks_artifacts:
+    if not has_artifacts:
         log.info("attempt %d logged to MLflow by itself, without artifacts or with ones too large to send", number)
 
 
@@ -110,15 +110,18 @@ def write_arrays(packed: Any, file: Path) -> None:
 
 
 def _relocate_artifacts(store: Path) -> None:
-    """Let a store refer to the artifacts in the folder beside it, instead of the folder that they had in the slot."""
+    """Let a store refer to the artifacts in the folder beside it, instead of the folder that they had in the slot.
+
+    For example, `file:///SLOT/attempt-5.artifacts/1/ab` becomes `file:///RUN/attempt-5.artifacts/1/ab`.
+    """
     folder = store.with_suffix(".artifacts")
     with contextlib.closing(sqlite3.connect(store)) as connection, connection:  # the second one commits the changes
         for table, key, column in (
             ("experiments", "experiment_id", "artifact_location"),
             ("runs", "run_uuid", "artifact_uri"),
         ):
-            for identity, old_uri in connection.execute(f"SELECT {key}, {column} FROM {table}").fetchall():
-                _, separator, path_in_folder = str(old_uri).rpartition(folder.name)
-                if separator:
+            for row_id, old_uri in connection.execute(f"SELECT {key}, {column} FROM {table}").fetchall():
+                _, found_name, path_in_folder = str(old_uri).rpartition(folder.name)
+                if found_name:  # otherwise the URI names another location, such as a server
                     new_uri = folder.as_uri() + path_in_folder
-                    connection.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (new_uri, identity))
+                    connection.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (new_uri, row_id))

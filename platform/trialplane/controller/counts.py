@@ -64,8 +64,15 @@ class Counts:
 
     def status_fields(self) -> dict[str, Any]:
         """Return the fields of `RunStatus` that are counts."""
-        names = ("complete", "pruned", "failed", "running", "paused", "retried")
-        return {name: getattr(self, name) for name in names} | {"failures": dict(self.failures)}
+        return {
+            "complete": self.complete,
+            "pruned": self.pruned,
+            "failed": self.failed,
+            "running": self.running,
+            "paused": self.paused,
+            "retried": self.retried,
+            "failures": dict(self.failures),
+        }
 
     def may_retry(self, trial: int, failure: FailureClass, retries: Retries, step: int = 0) -> bool:
         """Return whether an attempt that has just failed may be retried. Call this before `add_end` counts its failure.
@@ -76,14 +83,14 @@ class Counts:
             retries: Limits of the job, by class of failure.
             step: Last step of the attempt.
         """
-        used = 0 if self._is_progress(trial, step) else self._retries[trial][failure]
-        return FAILURE_RULES[failure].allows_retry(retries, used)
+        used_retries = 0 if self._is_progress(trial, step) else self._retries[trial][failure]
+        return FAILURE_RULES[failure].allows_retry(retries, used_retries)
 
     def add_end(self, trial: int, outcome: TrialOutcome) -> None:
         """Count the end of an attempt."""
-        if self._is_progress(trial, outcome.step):  # so its retries count from 0 again
+        if self._is_progress(trial, outcome.step):
             self._furthest[trial] = outcome.step
-            self._retries[trial].clear()
+            self._retries[trial].clear()  # they count from 0 again
         if outcome.failure is not None:
             self._retries[trial][outcome.failure] += 1
         if outcome.retried:
@@ -98,18 +105,19 @@ class Counts:
             assert outcome.failure is not None
             self._count_failed(outcome.failure, change=1)
 
-    def remove_failure(self, trial: int, failure: FailureClass) -> None:
+    def reopen(self, trial: int, failure: FailureClass) -> None:
         """Count a trial that had failed for good as not ended, and reset its retries."""
         self._count_failed(failure, change=-1)
-        self.failures = +self.failures  # the unary plus of a Counter drops classes whose count is zero
+        if not self.failures[failure]:
+            del self.failures[failure]  # the status shows only classes that have occurred
         self.retried += 1
         self._retries[trial].clear()
 
     def _count_failed(self, failure: FailureClass, *, change: int) -> None:
-        """Change the numbers of failed trials: by 1 after such a failure, and by -1 if the trial is reopened."""
+        """Add `change` to the numbers of failed trials: 1 after a failure of this class, -1 if the trial is reopened."""
         self.failed += change
         self.failures[failure] += change
-        if FAILURE_RULES[failure].counts:  # whether failures of this class count against budgets
+        if FAILURE_RULES[failure].counts:  # against budgets; the loss of a machine does not
             self.counted_failures += change
 
     def _is_progress(self, trial: int, step: int) -> bool:
@@ -121,13 +129,13 @@ class Repeats:
     """The attempts that wait for a retry, in the order of their failures.
 
     Args:
-        counts: Counts, which change when a trial that had failed for good is reopened.
+        counts: Numbers of trials, which change when a trial that had failed for good is reopened.
     """
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
         self._waiting: collections.deque[TrialRequest] = collections.deque()
-        # Attempts that failed for good, by number; the user may request that they are retried.
+        # Number → attempt that failed for good, and its failure. The user may request that it is retried.
         self._failed: dict[int, tuple[TrialRequest, FailureClass]] = {}
 
     def __len__(self) -> int:
@@ -136,7 +144,7 @@ class Repeats:
 
     @property
     def trials(self) -> frozenset[int]:
-        """The trials of these attempts."""
+        """The trials that wait for a retry."""
         return frozenset(request.trial for request in self._waiting)
 
     def take(self) -> TrialRequest:
@@ -144,7 +152,7 @@ class Repeats:
         return self._waiting.popleft()
 
     def record_end(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """Record the end of an attempt."""
+        """Record the end of an attempt: it waits for its retry if it gets one."""
         if outcome.retried:
             self._waiting.append(request)
         elif outcome.failure is not None:
@@ -173,15 +181,16 @@ class Repeats:
         self._reopen(number)
         return True
 
-    def reopen_failures(self, below: int) -> None:
-        """Let all attempts below a number that failed for good be retried, and reset the retries of their trials."""
-        for number in sorted(number for number in self._failed if number < below):
-            self._reopen(number)
+    def reopen_failures_before(self, number: int) -> None:
+        """Let all attempts with smaller numbers that failed for good be retried, and reset the retries of their trials."""
+        for failed_number in sorted(self._failed):
+            if failed_number < number:
+                self._reopen(failed_number)
 
     def _reopen(self, number: int) -> None:
         """Let an attempt that failed for good wait for a retry, and count its trial as not ended."""
         request, failure = self._failed.pop(number)
-        self._counts.remove_failure(request.trial, failure)
+        self._counts.reopen(request.trial, failure)
         self._waiting.append(request)
 
 
@@ -221,13 +230,15 @@ class BestReports:
 
     def add(self, trial: int, step: int, metrics: Mapping[str, float]) -> None:
         """Add a report of a trial. If a value is equal to the best one, the earlier report stays the best."""
+        best_reports = self._reports.setdefault(trial, {})
         for metric, objective in self._objectives.items():
             value = metrics.get(metric, math.nan)
-            reports = self._reports.setdefault(trial, {})
-            if math.isfinite(value) and (metric not in reports or objective.is_better(value, reports[metric].value)):
-                reports[metric] = BestReport(value, step)
+            if not math.isfinite(value):  # missing, NaN or infinite
+                continue
+            if metric not in best_reports or objective.is_better(value, best_reports[metric].value):
+                best_reports[metric] = BestReport(value, step)
 
-    def apply_to(self, trial: int, outcome: TrialOutcome) -> TrialOutcome:
+    def add_to(self, outcome: TrialOutcome, trial: int) -> TrialOutcome:
         """Return an outcome with the best reports of its trial. If it is complete, they replace metrics that are worse."""
         best_reports, metrics = self._reports.get(trial, {}), dict(outcome.metrics)
         if outcome.state is TrialState.COMPLETE:
@@ -238,9 +249,11 @@ class BestReports:
 
     def record_end(self, trial: int, outcome: TrialOutcome) -> None:
         """Record the end of an attempt; keep its best reports if another attempt may follow."""
-        self._reports.pop(trial, None)
-        if (outcome.failure is not None or outcome.state is TrialState.PAUSED) and outcome.best:
+        may_continue = outcome.failure is not None or outcome.state is TrialState.PAUSED
+        if may_continue and outcome.best:
             self._reports[trial] = dict(outcome.best)
+        else:
+            self._reports.pop(trial, None)
 
 
 class AlikeFailures:
@@ -262,7 +275,8 @@ class AlikeFailures:
 
     def __init__(self, limit: int | None, has_success: bool) -> None:
         self._limit = None if has_success else limit
-        self._kind: tuple[FailureClass, str] | None = None  # class, and fingerprint or message, of the last failures
+        # Class, and fingerprint or message, of the last failures; None if these are never alike.
+        self._kind: tuple[FailureClass, str] | None = None
         self._alike: list[TrialRequest] = []  # consecutive attempts with failures of that kind
         self.certain: TrialRequest | None = None
 
@@ -282,11 +296,14 @@ class AlikeFailures:
         if may_be_fault_of_code:
             self._alike.append(request)
 
-    def failures(self, running: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
+    def find_fatal(self, running: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
         """Return the attempts whose failures end the study; empty if it continues.
 
         These are the attempt `certain` alone, or else the first `limit` attempts that failed alike. While an attempt runs
         that started before the last of those, the study continues, as this attempt may still succeed.
+
+        Args:
+            running: Attempts that run now.
         """
         if self._limit is None:  # the check is disabled, or a trial has succeeded
             return ()
@@ -301,7 +318,7 @@ class AlikeFailures:
 
 
 class SavedCheckpoints:
-    """Number and size of the checkpoints that a study's trials have saved and still need.
+    """The number and size of the checkpoints that a study's trials have saved and still need.
 
     Attributes:
         number: Number of all checkpoints.

@@ -55,7 +55,7 @@ class Curve:
         self.step = 0
         self.stride = 1
         self._count = 0
-        self._reports: dict[int, tuple[int, int]] = {}  # number of a kept report → its mark, and its size in bytes
+        self._selected: dict[int, tuple[int, int]] = {}  # number of a report that is kept → its mark and size in bytes
         self._bytes = 0
         self._extremes = Extremes(names)
 
@@ -64,29 +64,27 @@ class Curve:
         number, size = self._count, _byte_count(report.metrics)
         self._count += 1
         self.step = max(self.step, report.step)
-        self._reports[number] = mark, size
+        self._selected[number] = mark, size
         self._bytes += size
         former_extremes = self._extremes.add(number, report.metrics) or []
         # Report `number - 1` is no longer the last one, and former extremes are no longer minima or maxima.
-        dropped_marks = self._drop([number - 1, *former_extremes])
+        dropped_marks = self._drop_unneeded({number - 1, *former_extremes})
         # With a stride above `number`, only the first report is a multiple of it, and a larger stride drops nothing more.
-        while (len(self._reports) > MOST or self._bytes > MOST_BYTES) and self.stride <= number:
+        while (len(self._selected) > MOST or self._bytes > MOST_BYTES) and self.stride <= number:
             self.stride *= 2
-            dropped_marks += self._drop(list(self._reports))
+            dropped_marks += self._drop_unneeded(set(self._selected))
         return dropped_marks
 
-    def _drop(self, numbers: list[int]) -> list[int]:
+    def _drop_unneeded(self, numbers: set[int]) -> list[int]:
         """Drop those of the reports with these numbers that the selection does not need; return their marks."""
-        candidates = [number for number in dict.fromkeys(numbers) if number % self.stride and number in self._reports]
-        if not candidates:  # saves time: most reports are kept
+        candidates = {number for number in numbers if number in self._selected and number % self.stride != 0}
+        if not candidates:  # so it is mostly; finding the extremes would take time
             return []
-        needed = self._extremes.numbers | {self._count - 1}
         dropped_marks: list[int] = []
-        for number in candidates:
-            if number not in needed:
-                mark, size = self._reports.pop(number)
-                self._bytes -= size
-                dropped_marks.append(mark)
+        for number in sorted(candidates - self._extremes.numbers - {self._count - 1}):
+            mark, size = self._selected.pop(number)
+            self._bytes -= size
+            dropped_marks.append(mark)
         return dropped_marks
 
 
@@ -106,17 +104,16 @@ class Curves:
         self.remark = ""
         self._names = names
         self._curves: dict[int, Curve] = {}  # number of the attempt → its curve
-        self._sample_curves: dict[int, Curve] = {}  # the same of its samples of system metrics, whose steps are their own
+        self._system_curves: dict[int, Curve] = {}  # the same for its samples of system metrics, whose steps are their own
         self._unsent: dict[int, ReportRow] = {}  # mark → report
         self._to_delete: list[int] = []  # marks of reports that were sent and are no longer kept
         self._in_flight: Batch | None = None  # the batch that may have been sent, and is not written yet
 
     def add(self, request: TrialRequest, report: TrialReport) -> None:
         """Add a report of a running attempt."""
-        curves = self._sample_curves if system_metrics.is_sample(report.metrics) else self._curves
-        curve = curves.get(request.number)
-        if curve is None:
-            curve = curves[request.number] = Curve(self._names)
+        is_system_sample = system_metrics.is_sample(report.metrics)
+        curves = self._system_curves if is_system_sample else self._curves
+        curve = curves.setdefault(request.number, Curve(self._names))
         self.mark += 1
         self._unsent[self.mark] = ReportRow(
             self.mark, request.trial, request.attempt, request.number, report.step, report.metrics, report.time
@@ -124,7 +121,8 @@ class Curves:
         for mark in curve.add(self.mark, report):
             if self._unsent.pop(mark, None) is None:  # it was sent already
                 self._to_delete.append(mark)
-        if curve.stride > 1 and not self.remark and curves is self._curves:
+        is_thinned_out = curve.stride > 1 and not is_system_sample
+        if is_thinned_out and not self.remark:
             self.remark = (
                 f"trial {request.trial} reports more than the ledger keeps of an attempt ({MOST:,} reports of "
                 f"{MOST_BYTES >> 20} MiB in all): of its curve, and of others as long, it keeps an even sample"
@@ -134,7 +132,7 @@ class Curves:
 
     def end(self, number: int) -> int:
         """Record the end of an attempt; return the largest step that it has reported, 0 without reports."""
-        self._sample_curves.pop(number, None)
+        self._system_curves.pop(number, None)
         curve = self._curves.pop(number, None)
         return 0 if curve is None else curve.step
 
@@ -154,7 +152,7 @@ class Curves:
             for row in rows:
                 del self._unsent[row.mark]
             self._in_flight = Batch(reports=tuple(rows), deleted=tuple(self._to_delete[:MAX_BATCH]))
-            del self._to_delete[:MAX_BATCH]
+            self._to_delete = self._to_delete[MAX_BATCH:]
         return self._in_flight
 
     def record_written(self) -> None:

@@ -32,26 +32,26 @@ class DesiredState:
         self._run = run
         self._signals = signals
         self._ledger = ledger
-        self._desired = Desired()
+        self._desired = Desired()  # as read last from the ledger
         self._next_query = 0.0  # by the monotonic clock
-        self._pause_signals = 0  # 1 if a signal has paused the run before it was cancelled; otherwise 0
+        self._pause_signals = 0  # 1 if a signal paused the run before `platform cancel` sent another; otherwise 0
 
     def ending(self) -> Ending | None:
         """Return the ending that the user has requested, or that a deadline requires; None if the run continues.
 
-        On a laptop a signal pauses the run, or cancels it if `platform cancel` has written a mark into the run's folder.
-        After a second signal, trials get no time to save a checkpoint.
+        On a laptop a signal pauses the run, or cancels it if `platform cancel` has written a mark into the run's folder
+        before. After a second signal, trials get no time to save a checkpoint.
         """
         self._refresh()
         signal_count = len(self._signals)
-        if self._desired.state is RunState.CANCELLED or (signal_count and self._run.cancelled.exists()):
-            cancel_signals = signal_count - self._pause_signals
-            return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=cancel_signals > 1)
+        has_cancel_signal = signal_count > 0 and self._run.cancelled.exists()
+        if has_cancel_signal or self._desired.state is RunState.CANCELLED:
+            hurry = signal_count - self._pause_signals > 1
+            return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=hurry)
         if self._desired.state is RunState.FAILED:
             limits = "cluster.deadline or cluster.pending_deadline"
             return Ending(RunState.FAILED, f"its deadline is over ({limits}); what runs was ended", kill=True)
-        # The run is not cancelled so far. If a signal has paused it, that does not count as a signal to cancel it.
-        self._pause_signals = min(signal_count, 1)
+        self._pause_signals = min(signal_count, 1)  # if the run is cancelled later, this signal does not hurry it
         hurry = signal_count > 1
         advice = f"`platform resume {self._run.root.name}` continues it"
         if self._desired.state is RunState.PAUSED:

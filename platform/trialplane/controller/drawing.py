@@ -25,7 +25,7 @@ from trialplane.wire import earlier
 
 log = logging.getLogger(__name__)
 
-_REDRAWS = 100  # attempts to draw parameters that no earlier trial has
+_REDRAWS = 100  # most redraws of one trial
 _SAMPLER_REDRAWS = 10  # the first of these are by the job's sampler, which may draw the same point each time
 _GP_REDRAWS = 2  # the same for gp, which fits its model for each of them
 _AVOIDED = "trialplane:avoided"  # attribute of a study that holds `Drawing.avoided`
@@ -40,7 +40,7 @@ class Drawing:
         study: The study in memory, whose sampler is set for each draw.
         memory: Its trials.
         earlier: Trials of earlier runs from which samplers learn.
-        events: Function that yields the starts and ends of attempts so far, for a replay.
+        past_events: Function that yields the starts and ends of attempts so far, for a replay.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Drawing:
         study: optuna.Study,
         memory: history.History,
         earlier: Sequence[FrozenTrial],
-        events: Callable[[], Iterable[replaying.Start | replaying.End]],
+        past_events: Callable[[], Iterable[replaying.Start | replaying.End]],
     ) -> None:
         self._job = job
         self._search = job.search
@@ -58,9 +58,9 @@ class Drawing:
         self._study = study
         self._memory = memory
         self._earlier = earlier
-        self._events = events
+        self._past_events = past_events
         self._frontier = MemoryFrontier(job.search)
-        self._points: set[str] = set()  # parameters of all trials if none may repeat another, see `_point`
+        self._point_keys: set[str] = set()  # keys of the points of all trials; empty if trials may repeat others
 
     def check_sampler(self) -> None:
         """Check before the first trial that the sampler can be built and the job's functions can be imported.
@@ -70,7 +70,7 @@ class Drawing:
             InputError: Optuna refuses the sampler, or a library that it needs is missing.
         """
         samplers.build_sampler(self._job, trial=0, code=self._code)
-        _ = self._space_function  # imports it
+        _ = self._space_function  # this access imports it
 
     @functools.cached_property
     def _space_function(self) -> Callable[..., Any] | None:
@@ -78,18 +78,17 @@ class Drawing:
         return self._code.function(self._search.function) if self._search.function else None
 
     def draw(self, trial: int) -> tuple[optuna.trial.Trial, Mapping[str, Any]]:
-        """Draw a new trial; return it, and its drawn parameters.
+        """Draw the trial with a number; return it as Optuna has it, and its parameters without the job's fixed ones.
 
-        The sampler draws all parameters. If the job enqueues a point for this trial, the sampler draws only the parameters
-        that the point lacks.
+        If the job enqueues a point for this trial, the sampler draws only the parameters that the point lacks.
         """
-        self._build_sampler(trial)
+        self._set_sampler(trial)
         # A grid has the enqueued points as its first ones, see `samplers`.
         is_enqueued = trial < len(self._search.enqueue) and self._search.sampler.name != "grid"
         preset_values = self._search.enqueue[trial] if is_enqueued else {}  # values that the sampler does not draw
-        if self._search.suggests:  # the objective requests its parameters, and the job may have fixed some of them
+        if self._search.suggests:  # the objective requests its parameters later, and gets the fixed ones in the same way
             preset_values = {**self._job.params, **preset_values}
-        if is_enqueued or (self._search.suggests and preset_values):
+        if preset_values:
             self._study.enqueue_trial(samplers.encode_point(self._job, preset_values))
         with self._memory.sampler_view(), self._sampler_call(trial), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns of experimental features and fixed values, which jobs may use
@@ -97,30 +96,26 @@ class Drawing:
             sampled: Mapping[str, Any] = samplers.suggest(
                 optuna_trial, self._job, function=self._space_function, enqueued=preset_values
             )
-        if not is_enqueued:
-            optuna_trial, sampled = self._redraw(trial, optuna_trial, sampled)
-        return optuna_trial, sampled
+        return (optuna_trial, sampled) if is_enqueued else self._redraw_until_allowed(trial, optuna_trial, sampled)
 
-    def _redraw(
+    def _redraw_until_allowed(
         self, trial: int, optuna_trial: optuna.trial.Trial, sampled: Mapping[str, Any]
     ) -> tuple[optuna.trial.Trial, Mapping[str, Any]]:
-        """Draw the parameters of a trial again until it may run; return the trial and its parameters.
+        """Draw the parameters of a trial again until it may run, see the module's docstring; return it and its parameters.
 
-        A trial may not run if `duplicates` is redraw and an earlier trial has the same parameters, or if `avoid_oom`
-        predicts that it would be out of memory. After `_REDRAWS` attempts the space probably has no other point, and the
-        trial keeps the parameters that were drawn last.
+        After `_REDRAWS` attempts the space probably has no point that may run, and the trial keeps the last parameters.
         """
         jobs_sampler = self._study.sampler
         avoided_count = 0  # points that would be out of memory
         for redraw in range(_REDRAWS):
-            is_repeated = self._search.duplicates == "redraw" and self._point(sampled) in self._points
-            is_out_of_memory = self._frontier.excludes(sampled)
-            if not is_repeated and not is_out_of_memory:
+            is_repeated = self._point_key(sampled) in self._point_keys
+            would_exceed_memory = self._frontier.excludes(sampled)
+            if not is_repeated and not would_exceed_memory:
                 break
-            if is_out_of_memory:
+            if would_exceed_memory:
                 avoided_count += 1
-            empty_trial = optuna.trial.create_trial(state=OptunaState.RUNNING)  # forgets the parameters drawn before
-            self._memory.replace(optuna_trial._trial_id, empty_trial)
+            empty_trial = optuna.trial.create_trial(state=OptunaState.RUNNING)
+            self._memory.replace(optuna_trial._trial_id, empty_trial)  # Optuna draws no parameter that the trial has
             self._study.sampler = self._redraw_sampler(trial, redraw, jobs_sampler)
             with self._memory.sampler_view(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -137,7 +132,7 @@ class Drawing:
     ) -> optuna.samplers.BaseSampler:
         """Return the sampler for a redraw of a trial: the job's own with another seed at first, later a random sampler.
 
-        A sampler whose class is of another package is never asked again, because it may store the points that it has drawn.
+        A sampler whose class is of another package draws each trial only once, because it may store what it has drawn.
 
         Args:
             trial: Number of the trial.
@@ -158,10 +153,10 @@ class Drawing:
     def add_point(self, sampled: Mapping[str, Any]) -> None:
         """Record the parameters of a trial, if no later one may repeat them."""
         if self._search.duplicates == "redraw":
-            self._points.add(self._point(sampled))
+            self._point_keys.add(self._point_key(sampled))
 
-    def _point(self, sampled: Mapping[str, Any]) -> str:
-        """Return the parameters of a trial as one text. Trials with the same text are duplicates."""
+    def _point_key(self, sampled: Mapping[str, Any]) -> str:
+        """Return a text that is the same for trials with the same parameters."""
         return earlier.params_key({**self._job.params, **sampled})
 
     def record_out_of_memory(self, params: Mapping[str, Any]) -> None:
@@ -177,25 +172,24 @@ class Drawing:
         """
         return bool(self._search.sampler.class_path) and not self._search.suggests
 
-    def _build_sampler(self, trial: int) -> None:
+    def _set_sampler(self, trial: int) -> None:
         """Set the sampler that draws a new trial. If it is new and must know the earlier trials, replay these for it."""
         previous = self._study.sampler
         sampler = samplers.build_sampler(self._job, trial, self._code, previous, earlier=self._earlier)
         self._study.sampler = sampler
-        is_first_draw = trial == 0
-        has_all_it_needs = sampler is previous or samplers.is_rebuilt(sampler)  # from the trial before, or it stores nothing
-        if not self.is_replayed or is_first_draw or has_all_it_needs:
-            return
-        with self._sampler_call(trial):
-            memory = history.History(self._job, self._earlier)
-            replaying.replay(self._job, memory, sampler, events=self._events(), function=self._space_function)
+        knows_earlier_trials = trial == 0 or sampler is previous
+        stores_nothing = samplers.is_rebuilt(sampler)
+        if self.is_replayed and not knows_earlier_trials and not stores_nothing:
+            with self._sampler_call(trial):
+                memory = history.History(self._job, self._earlier)
+                replaying.replay(self._job, memory, sampler, events=self._past_events(), function=self._space_function)
 
     @contextlib.contextmanager
     def _sampler_call(self, trial: int) -> Iterator[None]:
-        """Run the calls of a sampler in the context: if the job names its class, seed the global random generators for it.
+        """Prepare for calls of a sampler: if the job names its class, seed the global random generators, which it may use.
 
         Raises:
-            EntrypointError: A sampler whose class the job names has failed.
+            EntrypointError: A sampler whose class the job names has failed in the context.
         """
         seed = samplers.derived_seed(self._job.seed, trial)
         seeding = points.seed_globally(seed) if self.is_replayed else contextlib.nullcontext()

@@ -15,7 +15,7 @@ from trialplane.wire.costs import Usage
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState
 
-_USER_RANKS = {RunState.PAUSED: 2, RunState.CANCELLED: 3}
+_USER_RANKS = {RunState.PAUSED: 2, RunState.CANCELLED: 3}  # see `Ending.rank`; other endings have 0 or 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Ending:
 
     @property
     def rank(self) -> int:
-        """The precedence, highest first: CANCELLED, PAUSED, an ending that kills running trials, any other."""
+        """The precedence over other endings, from 3: CANCELLED, PAUSED, an ending that kills running trials, any other."""
         return _USER_RANKS.get(self.state, int(self.kill))
 
 
@@ -101,7 +101,7 @@ def budget_endings(job: Job, counts: Counts, best: TrialRow | None, worked: floa
     if budget.time is not None and worked > budget.time:
         yield Ending(state_by_result, f"the time budget of {budget.time:g} s is used, {after}", kill=False)
     for name, used, limit in (("gpu_hours", usage.gpu_hours, budget.gpu_hours), ("cost", usage.cost, budget.cost)):
-        if limit is not None and used is not None and used >= limit:
+        if limit is not None and used is not None and used >= limit:  # the cost is None without prices
             text = f"budget.{name} is used up: {used:.4g} of {limit:g}, {after}"
             yield Ending(state_by_result, text, kill=True, saves=True)
     if budget.target is not None and best is not None:

@@ -3,8 +3,8 @@
 A worker's process offers its results, and the learner's process reads them. The object store is that of Ray.
 
 The calls have their own threads in the slot's actor, so a result is moved while the process that produced it continues. Each
-call `fetch`, `fetch_weights` or `feed` starts a move and returns at once. Its end is an event of `take`, even if the slot is
-lost.
+call `fetch`, `fetch_weights` or `feed` starts a move and returns at once. Its end is an event of `take_events`, even if the
+slot is lost.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class _Move(NamedTuple):
     """A move of data that has started.
 
     Attributes:
-        make_event: Function that returns the event of its end, from the answer (None after an error) and the error ("").
+        make_event: Function that returns the event of its end. Its arguments are the slot's answer, None after an error, and
+            the message of the error, "" without one.
         data: Reference to the moved data. The object store would delete them if nobody referred to them.
     """
 
@@ -101,7 +102,7 @@ class Exchange:
     def __init__(self, learner: SlotPool, workers: SlotPool) -> None:
         self._learner = learner
         self._workers = workers
-        self._pending: dict[Any, _Move] = {}  # reference to the answer of a slot → the move that it ends
+        self._pending: dict[Any, _Move] = {}  # reference to the answer that a slot will give → the move that it ends
 
     @property
     def pending(self) -> tuple[Any, ...]:
@@ -123,30 +124,29 @@ class Exchange:
     def fetch(self, worker: int, units: tuple[int, ...]) -> None:
         """Start to move results from a worker's memory into the object store, as one object."""
         process = _process_in(self._workers, worker)
-        available_units, results = _fetch(process, messages.FetchResults(units))
+        answer_reference, results = _fetch(process, messages.FetchResults(units))
 
-        def make_event(answer: tuple[int, ...] | None, error: str) -> ResultsFetched:
-            # The worker may reuse the memory of all these results, also of those that were not fetched: their units are done
-            # again.
+        def make_event(available_units: tuple[int, ...] | None, error: str) -> ResultsFetched:
+            # The units of lost results are done again. So the worker may reuse the memory of all results.
             process.send(messages.ReleaseResults(units))
-            fetched = tuple(answer or ())  # units whose results were available
+            fetched = tuple(available_units or ())
             lost = tuple(unit for unit in units if unit not in fetched)
             return ResultsFetched(
                 worker, process.request, units=fetched, reference=results if fetched else None, lost=lost, error=error
             )
 
-        self._pending[available_units] = _Move(make_event, data=results)
+        self._pending[answer_reference] = _Move(make_event, data=results)
 
     def fetch_weights(self) -> None:
         """Start to move the weights that the learner offers into the object store."""
         process = _process_in(self._learner, slot=0)
-        availability, weights = _fetch(process, messages.FetchWeights())
+        answer_reference, weights = _fetch(process, messages.FetchWeights())
 
         def make_event(is_available: bool | None, error: str) -> WeightsFetched:
             process.send(messages.ReleaseWeights())
             return WeightsFetched(process.request, reference=weights if is_available else None, error=error)
 
-        self._pending[availability] = _Move(make_event, data=weights)
+        self._pending[answer_reference] = _Move(make_event, data=weights)
 
     def feed(self, transfers: tuple[Transfer, ...], results: Any) -> None:
         """Start to move the results of one `fetch` from the object store to the learner.
@@ -158,31 +158,31 @@ class Exchange:
         process = _process_in(self._learner, slot=0)
         units = tuple(transfer.unit for transfer in transfers)
         message = messages.encode(messages.FeedTransfers(transfers))
-        answer = process.actor.call("feed", process.serial, message, [results])
+        answer_reference = process.actor.call("feed", process.serial, message, [results])
 
         def make_event(was_fed: bool | None, error: str) -> ResultsFed:
             return ResultsFed(process.request, units, lost=not was_fed, error=error)
 
-        self._pending[answer] = _Move(make_event, data=results)
+        self._pending[answer_reference] = _Move(make_event, data=results)
 
-    def take(self, answered: Iterable[Any]) -> Iterator[ExchangeEvent]:
-        """Yield the events of answers that have arrived.
+    def take_events(self, answered: Iterable[Any]) -> Iterator[ExchangeEvent]:
+        """Yield the events of the moves that have ended.
 
         Args:
-            answered: References to answers. Those that are not in `pending` are ignored.
+            answered: References to answers that have arrived. Those that are not in `pending` are ignored.
         """
         for reference in answered:
-            if reference not in self._pending:
+            move = self._pending.pop(reference, None)
+            if move is None:
                 continue
-            move = self._pending.pop(reference)
-            answer, problem = None, ""
+            answer, message = None, ""
             try:
                 answer = ray.get(reference)
-            except ray.exceptions.RayTaskError as error:
-                problem = errors.first_line(error.cause or error)
+            except ray.exceptions.RayTaskError as error:  # the call has raised an error
+                message = errors.first_line(error.cause or error)
             except ray.exceptions.RayError:
                 pass  # the actor has died, and the pool reports that
-            yield move.make_event(answer, problem)
+            yield move.make_event(answer, message)
 
     def _send(self, process: Process | None, message: messages.Control) -> None:
         """Send a message to a process, if it runs."""
@@ -204,5 +204,5 @@ def _fetch(process: Process, message: messages.Fetch) -> tuple[Any, Any]:
         References to its two answers, see `worker.slot_actor.SlotActor.fetch`: the units whose results are available, or
         whether the weights are; and the data.
     """
-    availability, data = process.actor.call("fetch", process.serial, messages.encode(message))
-    return availability, data
+    answer_reference, data = process.actor.call("fetch", process.serial, messages.encode(message))
+    return answer_reference, data

@@ -173,7 +173,7 @@ class Ledger:
         self._memory = history.History(job, sampler_history)
         self.pruning = Pruning(job, self._code)
         self._study = self._create_study()
-        self.drawing = Drawing(job, self._code, self._study, self._memory, sampler_history, self._events)
+        self.drawing = Drawing(job, self._code, self._study, self._memory, sampler_history, self._past_events)
         for trial in earlier_trials.history:
             if trial.out_of_memory:
                 self.drawing.record_out_of_memory(trial.params)
@@ -453,7 +453,7 @@ class Ledger:
         if workers is None:  # the attempt began under a controller that was killed, so the mean is not known
             workers = request.workers
         outcome = dataclasses.replace(outcome, retried=retried, started=started, ended=ended, workers=workers)
-        return self.reuse.add_beginning(request, self._best_reports.apply_to(request.trial, outcome))
+        return self.reuse.add_beginning(request, self._best_reports.add_to(outcome, request.trial))
 
     def reopen_failure(self, number: int | None = None) -> bool:
         """Let a training or an iteration that failed for good be retried, as the user has requested.
@@ -558,7 +558,7 @@ class Ledger:
                 self.report(TrialReport(request.number, step, metrics, time=outcome.ended))
             yield request, outcome
 
-    def _events(self) -> Iterator[replaying.Start | replaying.End]:
+    def _past_events(self) -> Iterator[replaying.Start | replaying.End]:
         """Yield the starts and ends of attempts so far, in order, for a replay. Attempts that were retried have no end."""
         for number, attempt in self._attempts.items():
             request = attempt.request
@@ -949,7 +949,7 @@ class Ledger:
         self._restore_ended_since_start()
         for request in interrupted:  # after all others, as it writes ends, and decides on retries by the counts
             self._record_loss(request, unfinished.get(request.number, []))
-        self._repeats.reopen_failures(self.job.retries.failed_before)
+        self._repeats.reopen_failures_before(self.job.retries.failed_before)
         samplers.stop_if_exhausted(self.job, self._study, self._code)
 
     def _restore_attempt(self, attempt: Attempt, curve: dict[int, float]) -> None:

@@ -158,7 +158,7 @@ class CollectionWorkload(Workload):
             pending = (*self._learner.pending, *self._workers.pending, *self._exchange.pending)
             answered = ray_session.wait(pending, timeout=0 if turn else timeout)
             learner_events, worker_events, error = self._take_slot_events(answered)
-            exchange_events = list(self._exchange.take(answered))
+            exchange_events = list(self._exchange.take_events(answered))
             # These come before the learner's events, which may end the iteration: after that, results that were fed to the
             # learner would not be counted.
             for exchange_event in exchange_events:

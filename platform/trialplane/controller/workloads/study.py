@@ -77,7 +77,7 @@ class StudyWorkload(Workload):
 
     def failure_ending(self) -> Ending | None:
         """Return the run's ending if its first trials have failed alike; otherwise None."""
-        requests = self._alike.failures(self._ledger.running())
+        requests = self._alike.find_fatal(self._ledger.running())
         return self._failed_alike(requests) if requests else None
 
     def final_ending(self) -> Ending:
@@ -114,7 +114,7 @@ class StudyWorkload(Workload):
         """Return the ending of a study because of failures that are alike, or of one that every trial would have.
 
         Args:
-            requests: Requests of the attempts that failed, see `AlikeFailures.failures`.
+            requests: Requests of the attempts that failed, see `AlikeFailures.find_fatal`.
         """
         last_trial, ledger = requests[-1].trial, self._ledger
         advice = f"budget.failed_alike ({ledger.job.budget.failed_alike}) sets how many, null turns the check off"
