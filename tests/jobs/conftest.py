@@ -49,7 +49,7 @@ class Trials:
             cache=self.cache,
             workdir=self.workdir,
             checkpoints=str(checkpoints or self.workdir / f"checkpoints-{next(self.folders)}"),
-            _reporter=lambda step, metrics: self.reports.append((step, dict(metrics))),
+            _reporter=lambda step, metrics, **_: self.reports.append((step, dict(metrics))),
             _pause=Pause(segment),
         )
         return self.train.run(context)

@@ -93,7 +93,7 @@ def be(rank: int, spec: dict, job, run, port: meeting.Port) -> int:
     checkpoints = str(folder / "checkpoints")
     reports = []
 
-    def report(step, metrics):
+    def report(step, metrics, **_):
         reports.append([step, dict(metrics)])
         if step == spec.get("kill_at"):
             while checkpoint.Checkpoints(checkpoints).newest() is None:

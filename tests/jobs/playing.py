@@ -91,7 +91,7 @@ class Playing:
         self.reports = []
         self._fields = {"run": "test", "attempt": 1, "cpus": 1, "gpus": 0, "code": JOB, "cache": folder, "workdir": folder}
 
-    def _report(self, step, metrics):
+    def _report(self, step, metrics, **_):
         self.reports.append((step, dict(metrics)))
         return False
 

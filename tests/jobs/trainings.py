@@ -83,7 +83,7 @@ class Training:
         self.train = train_of(job)
 
     def __call__(self, stop_at=None, **params):
-        def report(step, metrics):
+        def report(step, metrics, **_):
             self.reports.append((step, dict(metrics)))
             if step == stop_at:
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -45,7 +45,7 @@ class Reporter:
     def __init__(self) -> None:
         self.reports: list[tuple[int, dict[str, float]]] = []
 
-    def __call__(self, step: int, metrics: Any) -> bool:
+    def __call__(self, step: int, metrics: Any, *, waits: bool = True) -> bool:
         self.reports.append((step, dict(metrics)))
         return metrics.get("loss") == 9.0
 

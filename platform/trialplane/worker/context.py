@@ -94,12 +94,12 @@ class Origin:
             from scratch.
         was_read: Whether the job has read the location, or a checkpoint at it.
         step: Step of the checkpoint. None for the newest.
-        is_required: Whether the trial takes over the state of another trial, and has none of its own yet.
-        is_changed: Whether the trial has other parameters than those with which that checkpoint was trained.
-        is_exact: Whether only the newest checkpoint there may be used, even if it is damaged. An older one has fewer steps
-            of training than the segment that continues it expects.
+        must_be_read: Whether the trial takes over the state of another trial, and has none of its own yet.
+        has_other_params: Whether the trial has other parameters than those with which that checkpoint was trained.
+        needs_newest: Whether only the newest checkpoint there may be used, even if it is damaged. An older one has fewer
+            steps of training than the segment that continues it expects.
         is_restart: Whether a population restarts with this checkpoint.
-        is_shared: Whether it is a checkpoint that `reuse` has selected, and the trial has none of its own yet. The trial
+        is_reused: Whether it is a checkpoint that `reuse` has selected, and the trial has none of its own yet. The trial
             starts at step 0 if it is missing.
         restored_step: Step of the checkpoint that `reuse` has selected, once `restored` has read it; -1 if it is unusable,
             and None before.
@@ -107,12 +107,12 @@ class Origin:
 
     location: str | None = None
     was_read: bool = False
-    is_required: bool = False
+    must_be_read: bool = False
     step: int | None = None
-    is_changed: bool = False
-    is_exact: bool = False
+    has_other_params: bool = False
+    needs_newest: bool = False
     is_restart: bool = False
-    is_shared: bool = False
+    is_reused: bool = False
     restored_step: int | None = None
 
 
@@ -145,11 +145,12 @@ class MetricSources:
         counted = {}
         for name, value in metrics.items():
             counted_source, newest_value = self._sources.get(name, (source, math.nan))
+            has_other_source = counted_source != source
             is_from_library = source != ""
-            if is_from_library and (counted_source != source or self.ignores_libraries):
+            if is_from_library and (has_other_source or self.ignores_libraries):
                 continue
             self._sources[name] = source, value
-            is_recorded_already = counted_source != source and newest_value == value  # as the library's value
+            is_recorded_already = has_other_source and newest_value == value  # as the library's value
             if not is_recorded_already:
                 counted[name] = value
         return counted
@@ -161,8 +162,8 @@ class Saving:
     Attributes:
         states: Store of the states; None before the first use.
         saved_at: Time at which the last state was written, by the monotonic clock. At first the start of the trial.
-        taken_over: Values of the optimizer in a state that was taken over from another trial with other parameters; None
-            once they are compared, or if there was no such state.
+        taken_over_values: Values of the optimizer, such as its learning rate, in a state that was taken over from another
+            trial with other parameters; None once they are compared, or if there was no such state.
         remark: Remark for the user on such values that the trial still trains with, though its own parameters differ; "" if
             there are none.
         is_restart: Whether the state that was read is the one with which a population restarts.
@@ -172,18 +173,19 @@ class Saving:
     def __init__(self) -> None:
         self.states: States | None = None
         self.saved_at = time.monotonic()
-        self.taken_over: optimizers.Values | None = None
+        self.taken_over_values: optimizers.Values | None = None
         self.remark = ""
         self.is_restart = False
         self.is_lost = False
 
     def check_optimizer(self, state: Mapping[str, Any], params: Mapping[str, Any]) -> None:
         """In a population, set the remark if the first new state still has the optimizer's values of the other trial."""
-        if self.taken_over is not None:
+        if self.taken_over_values is not None:
             from trialplane.training import optimizers  # only a population's trial needs it
 
-            saved, restored = optimizers.values(state, params), self.taken_over
-            self.remark, self.taken_over = optimizers.stale_value_message(restored, saved, params), None
+            saved_values = optimizers.values(state, params)
+            self.remark = optimizers.stale_value_message(self.taken_over_values, saved_values, params)
+            self.taken_over_values = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,6 +279,7 @@ class Context:
         Ranks receive the signal at different times. Ranks that work in lockstep must agree to stop at the same step, or some
         wait for the others forever: reduce this flag over all ranks.
         """
+        self._stop.handle_sigterm()
         return self._stop.is_requested or self._pause.is_requested
 
     def stopped(self, step: int | None = None) -> Stopped | NotResumable:
@@ -285,10 +288,11 @@ class Context:
         Args:
             step: Step of the checkpoint just saved. None without a checkpoint.
         """
-        if self._pause.is_requested and not self._stop.is_requested:
+        is_stop_requested = self._stop.is_requested
+        if self._pause.is_requested and not is_stop_requested:
             return Paused(f"paused after step {step}") if step is not None else self._not_saved_error()
-        point = "without a checkpoint" if step is None else f"after step {step}, with a checkpoint"
-        return Stopped(f"{'stopped by SIGTERM' if self.stopping else 'stopped by itself'} {point}")
+        cause = "stopped by SIGTERM" if is_stop_requested else "stopped by itself"
+        return Stopped(f"{cause} {'without a checkpoint' if step is None else f'after step {step}, with a checkpoint'}")
 
     def save(self, step: int, state: Mapping[str, Any], *, every: float = 30.0) -> None:
         """Offer a state to continue from. It is written if it is needed.
@@ -313,10 +317,10 @@ class Context:
         from trialplane.training.states import SaveChoice  # imports numpy
 
         states, pause = self._states(), self._pause
+        self._stop.handle_sigterm()
         self._saving.check_optimizer(state, self.params)
 
-        def choose() -> SaveChoice:
-            """Return the reasons to save now. `agree` calls this in rank 0, whose decision counts in all ranks."""
+        def reasons_to_save() -> SaveChoice:
             # A job may save before it reports. So a state at the rung is written even if its report, which requests the
             # pause, is still missing.
             is_due = pause.reaches(step) or time.monotonic() - self._saving.saved_at >= every
@@ -324,8 +328,8 @@ class Context:
                 stops=self._stop.is_requested, pauses=pause.is_requested, is_due=is_due, is_last=pause.is_last(step)
             )
 
-        choice = states.agree(choose)
-        if not any(choice):
+        choice = states.agree(reasons_to_save)  # those of rank 0 count in all ranks
+        if not any(choice):  # there is no reason to save
             return
         self.confirm_reports(step)
         states.save(step, state, wait=choice.stops or choice.pauses or choice.is_last)
@@ -348,7 +352,7 @@ class Context:
             CheckpointDamaged: All checkpoints are damaged, or that of the other trial is.
             CheckpointError: The run that `--resume` names, or the other trial, has no checkpoint.
         """
-        _ = self._stop.is_requested  # from here on SIGTERM is a request
+        self._stop.handle_sigterm()
         restored = self._states().restore(self.is_usable)
         self._origin.was_read = True
         self._saving.is_restart = restored is None and self._origin.is_restart
@@ -379,7 +383,7 @@ class Context:
         from trialplane.training.states import States  # imports numpy
 
         states = States(location, self.rank, self.world_size)
-        if self._origin.is_shared:  # selected by `reuse`, and without it the trial starts at step 0
+        if self._origin.is_reused:  # selected by `reuse`, and without it the trial starts at step 0
             try:
                 restored = states.restore(self.is_usable)
             except errors.CheckpointDamaged:
@@ -387,18 +391,20 @@ class Context:
             self._origin.restored_step = -1 if restored is None else restored.step
             return restored
         requested_step = self._origin.step
-        if self._origin.is_exact:  # of another member of a population, which was compared at its newest step
+        if self._origin.needs_newest:  # of another member of a population, which was compared at its newest step
             restored = states.restore_newest()
         else:
-            restored = states.restore(lambda step: requested_step in (None, step))
+            restored = states.restore(lambda step: requested_step is None or step == requested_step)
         if restored is None:
-            which = "" if requested_step is None else f" of step {requested_step}"
-            advice = "" if self._origin.is_required else ". To start from step 0, submit without --resume or --checkpoint"
-            raise errors.CheckpointError(f"there is no checkpoint of ctx.save{which} at {location} to continue from{advice}")
-        if self._origin.is_required and self._origin.is_changed:
+            of_step = "" if requested_step is None else f" of step {requested_step}"
+            advice = "" if self._origin.must_be_read else ". To start from step 0, submit without --resume or --checkpoint"
+            raise errors.CheckpointError(
+                f"there is no checkpoint of ctx.save{of_step} at {location} to continue from{advice}"
+            )
+        if self._origin.must_be_read and self._origin.has_other_params:
             from trialplane.training import optimizers  # only a population's trial needs it
 
-            self._saving.taken_over = optimizers.values(restored.state, self.params)
+            self._saving.taken_over_values = optimizers.values(restored.state, self.params)
         return restored
 
     def is_usable(self, step: int) -> bool:
@@ -424,7 +430,7 @@ class Context:
 
         The members were compared at its step. So an older checkpoint must not replace it, even if it is damaged.
         """
-        return self._origin.is_exact
+        return self._origin.needs_newest
 
     def check_optimizer(self, groups: Iterable[Mapping[str, Any]], remedy: str = "") -> None:
         """Warn of values of an optimizer that are not the trial's, if the state of another trial was restored.
@@ -433,7 +439,7 @@ class Context:
             groups: Parameter groups of the optimizers, just after their states were restored.
             remedy: Advice of a library whose optimizers have no `param_groups`.
         """
-        if self._origin.is_required and self._origin.is_changed:
+        if self._origin.must_be_read and self._origin.has_other_params:
             from trialplane.training import optimizers  # only a population's trial needs it
 
             self._saving.remark = optimizers.mismatch_message(groups, self.params, remedy)
@@ -444,7 +450,8 @@ class Context:
         Otherwise the retry of a lost trial could continue behind reports that were lost with it, and its curve would have a
         gap. Trials without rungs do not wait. Neither do those that must stop: time is short, and the slot may be gone.
         """
-        if self._confirm is not None and self.is_main and self.is_usable(step) and not self._stop.was_received:
+        may_be_continued = self.is_usable(step) and not self._stop.is_requested
+        if self._confirm is not None and self.is_main and may_be_continued:
             with self._metric_sources.lock:
                 self._confirm()
 
@@ -563,39 +570,40 @@ class Context:
             Invalid: The trial must continue from a checkpoint, and has trained without reading it.
         """
         with self._metric_sources.lock:
-            if not source:
+            is_own_report = not source
+            if is_own_report:
                 self._metric_sources.newest_step = step
             counted = self._metric_sources.counted_metrics(source, metrics)
-            if not counted and metrics:
+            if metrics and not counted:
                 return
-            self._check_continuation(source, step, counted)
+            self._check_continuation(step, counted, is_own_report=is_own_report)
             if waits and self._pause.is_past(step):
                 raise self._pause_error()
-            # A reporter that always waits need not take `waits`.
-            pruned = self._reporter(step, counted) if waits else self._reporter(step, counted, waits=False)
+            is_pruned = self._reporter(step, counted, waits=waits)
             if waits:
                 self._pause.report(step, counted)
-        if pruned:
+        if is_pruned:
             raise Pruned(f"pruned at step {step}")
         if waits and self._pause.is_saved:
             self._states().wait()
             raise Paused(f"paused after step {step}")
 
-    def _check_continuation(self, source: str, step: int, counted: Collection[str]) -> None:
+    def _check_continuation(self, step: int, metrics: Collection[str], *, is_own_report: bool) -> None:
         """Check that a job that must continue from its own checkpoint or that of another trial has not started over.
 
         Args:
-            source: Library that logs the metrics of a report; "" for the job's own reports.
-            step: Step of the report.
-            counted: Names of these metrics.
+            step: Step of a report.
+            metrics: Names of its metrics.
+            is_own_report: Whether the job itself reports them, and not a library.
 
         Raises:
             NotResumable: It has reported its first step again, although it has a state to continue from.
             Invalid: It has not read the state of the other trial.
         """
         # Something may be logged before the training. Only the segment's metrics show that the job has trained.
-        has_trained = not self._pause.metrics.isdisjoint(counted)
-        if (has_trained or not source) and self._origin.is_required and not self._origin.was_read:
+        has_trained = not self._pause.metrics.isdisjoint(metrics)
+        lacks_state = self._origin.must_be_read and not self._origin.was_read
+        if lacks_state and (has_trained or is_own_report):
             raise Invalid(
                 f"the trial takes over the state at {self._origin.location}, and the job has trained without reading "
                 "it: begin with ctx.restored, or with an integration's callback"
@@ -624,7 +632,8 @@ class Context:
         value = self.params[name]
         if value is None:
             raise errors.InputError(f"params.{name} is null, and must be a path")
-        return [self.code / Path(str(path)).expanduser() for path in (value if isinstance(value, list) else [value])]
+        names = value if isinstance(value, list) else [value]
+        return [self.code / Path(str(name)).expanduser() for name in names]
 
 
 # The trial of this process, with the pid of the process: a process that the job forks has no trial, because the channel to

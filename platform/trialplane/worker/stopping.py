@@ -31,17 +31,15 @@ class Stop:
         self._has_handler = False
         self._requested = False
 
-    @property
-    def is_requested(self) -> bool:
-        """Whether a stop was requested; the first read, in the main thread, installs the handler of SIGTERM."""
+    def handle_sigterm(self) -> None:
+        """Make SIGTERM a request from now on, if this is the main thread. Before, SIGTERM ends the process."""
         if not self._has_handler and threading.current_thread() is threading.main_thread():
             self._has_handler = True
             signal.signal(signal.SIGTERM, self._request)
-        return self._requested
 
     @property
-    def was_received(self) -> bool:
-        """Whether a stop was requested and the job handles it; reading this installs no handler."""
+    def is_requested(self) -> bool:
+        """Whether a stop was requested since `handle_sigterm`."""
         return self._requested
 
     def _request(self, number: int, frame: FrameType | None) -> None:

@@ -42,11 +42,6 @@ from trialplane.worker.shims import capture, objective, tune
 RoleFunction = Callable[[context.JobFunction | None, messages.RunTrial, TrialChannel], records.TrialOutcome]
 # A way to call the job's function, with the fields of its context.
 CallJob = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
-_UNUSABLE = "the checkpoint of trial {trial} of {run} is missing or was changed, so trial {own} has begun at step 0"
-_UNREAD = (
-    "the checkpoint of {run} has no effect: the job has read neither ctx.restored nor ctx.resume_from, so it started from "
-    "scratch"
-)
 
 
 def import_job(config: records.SlotConfig) -> context.JobFunction:
@@ -252,7 +247,7 @@ def run_job(
         **_request_fields(config, request, workdir),
         "_saving": saving,
         "_reporter": reporter,
-        **({} if request.segment is None else {"_confirm": reporter.confirm}),
+        "_confirm": None if request.segment is None else reporter.confirm,  # only trials with rungs wait for the ledger
         **rank_fields,
     }
     try:
@@ -316,9 +311,9 @@ def _prepare_origin(
     origin = _find_origin(config, request, location)
     # Later attempts have checkpoints of their own, unless `reuse` lets them continue an earlier run's trial. Only a trial
     # must start from another run's.
-    if request.resume and (request.attempt == 1 or origin.is_shared) and config.role == "trial":
+    if request.resume and (request.attempt == 1 or origin.is_reused) and config.role == "trial":
         reporter.warning = lambda: _origin_warning(request, origin)
-    if origin.is_shared:
+    if origin.is_reused:
         reporter.start_step = functools.partial(_start_step, origin)
     return origin
 
@@ -486,17 +481,17 @@ def _find_origin(config: records.SlotConfig, request: records.TrialRequest, loca
     if parent is not None and (parent.trial, parent.folder) != (request.trial, request.folder):  # of another trial
         return context.Origin(
             checkpoint_folder(config, request.run, parent.trial, parent.folder),
-            is_exact=True,
-            is_changed=segment.changed,
+            needs_newest=True,
+            has_other_params=segment.changed,
             is_restart=segment.restart,
             # If the trial has checkpoints, an earlier attempt at the segment has read the origin and saved a newer state.
-            is_required=not _has_checkpoints(location),
+            must_be_read=not _has_checkpoints(location),
         )
     if not request.resume:
         return context.Origin()
     start = request.start or records.Parent(request.trial, -1)  # by default, the newest checkpoint of the same trial
     other_location = checkpoint_folder(config, request.resume, start.trial)
-    if start.digest:
+    if start.digest:  # only `reuse` gives one
         return _reused_origin(start, location, other_location)
     return context.Origin(other_location, step=start.step if start.step >= 0 else None)
 
@@ -517,7 +512,7 @@ def _reused_origin(start: records.Parent, location: str, other_location: str) ->
         return context.Origin()
     summary = folders.summary(other_location)
     is_unchanged = summary is not None and summary.digest == start.digest
-    return context.Origin(other_location if is_unchanged else None, is_shared=True)
+    return context.Origin(other_location if is_unchanged else None, is_reused=True)
 
 
 def _start_step(origin: context.Origin, first_step: int) -> int:
@@ -533,17 +528,26 @@ def _start_step(origin: context.Origin, first_step: int) -> int:
     if origin.restored_step is not None:
         return origin.restored_step
     with contextlib.suppress(Exception):  # a file system's error in a report would fail the job
-        if names := stores.open_store(origin.location).complete():
-            return record.order(names[-1])[0]
+        checkpoint_names = stores.open_store(origin.location).complete()  # the newest last
+        if checkpoint_names:
+            return record.step_of(checkpoint_names[-1])
     return max(0, first_step - 1)
 
 
 def _origin_warning(request: records.TrialRequest, origin: context.Origin) -> str:
     """Return a warning that the trial started from scratch and not from the checkpoint of another run; "" if it did not."""
     is_unusable = origin.location is None or origin.restored_step == -1
-    if origin.is_shared and request.start is not None and is_unusable:
-        return _UNUSABLE.format(run=request.resume, trial=request.start.trial, own=request.trial)
-    return "" if origin.was_read else _UNREAD.format(run=request.resume)
+    if origin.is_reused and request.start is not None and is_unusable:
+        return (
+            f"the checkpoint of trial {request.start.trial} of {request.resume} is missing or was changed, so trial "
+            f"{request.trial} has begun at step 0"
+        )
+    if origin.was_read:
+        return ""
+    return (
+        f"the checkpoint of {request.resume} has no effect: the job has read neither ctx.restored nor ctx.resume_from, so "
+        "it started from scratch"
+    )
 
 
 def _has_checkpoints(location: str) -> bool:

@@ -55,7 +55,7 @@ def main() -> None:
         "cache": folder,
         "workdir": folder,
     }
-    worker = Worker(params=params, seed=0, _reporter=lambda step, metrics: False, _work=work, **fields)
+    worker = Worker(params=params, seed=0, _reporter=lambda step, metrics, **_: False, _work=work, **fields)
     time.sleep(max(0.0, arguments["begin"] - time.time()))
     began = time.time()
     train.play(worker)

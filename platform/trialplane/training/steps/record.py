@@ -106,6 +106,11 @@ def order(name: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or 0)
 
 
+def step_of(name: str) -> int:
+    """Return the step of a checkpoint, by its name; raise ValueError as `order` does."""
+    return order(name)[0]
+
+
 def dump(saved: Saved) -> bytes:
     """Return the content of the COMPLETE file: the description of a checkpoint as JSON, and a line with its checksum."""
     fields = {"format": FORMAT, **dataclasses.asdict(saved)}

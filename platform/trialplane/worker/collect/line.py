@@ -24,7 +24,7 @@ class Line:
     @property
     def stopping(self) -> bool:
         """Whether a stop was requested and the job handles it."""
-        return self._stop.was_received
+        return self._stop.is_requested
 
     def send(self, message: messages.WorkerMessage | messages.LearnerMessage) -> None:
         """Send one message."""
@@ -41,7 +41,7 @@ class Line:
                 message = self._channel.receive(_POLL if wait else 0.0)
                 if message is not None or not wait:
                     return message
-                if self._stop.was_received:
+                if self._stop.is_requested:
                     raise context.Stopped("stopped by SIGTERM while it waited")
         except (EOFError, OSError) as error:
             raise context.Stopped("its slot is gone") from error

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 WEIGHTS, STATE = "weights.packed", "state.packed"
 
 
-def _iteration(name: str) -> int:
-    """Return the iteration of a checkpoint, by its name."""
-    return record.order(name)[0]
-
-
 @dataclasses.dataclass(frozen=True)
 class Start:
     """The start of an iteration: packed trees by the names of their files, without trees that were never returned."""
@@ -57,7 +52,7 @@ class States:
             CheckpointError: The checkpoint is missing.
             CheckpointDamaged: The checkpoint was changed after it was written.
         """
-        names = [name for name in self._store.complete() if _iteration(name) == iteration]  # the newest last
+        names = [name for name in self._store.complete() if record.step_of(name) == iteration]  # the newest last
         if not names:
             raise errors.CheckpointError(
                 f"the checkpoint for iteration {iteration} is missing from {self._store.location}. Were "
@@ -100,9 +95,9 @@ class States:
         """Write a checkpoint and publish it; raise OSError if that fails."""
         store = self._store
         parts = {}
-        for file, data in start.packed.items():
+        for file, packed_tree in start.packed.items():
             with store.create(name, file) as sink:
-                sink.write(data.data)
+                sink.write(packed_tree.data)
             parts[file] = record.Part(sink.size, sink.crc)
         if not parts:  # an empty file, because a store can only publish a checkpoint with a file
             with store.create(name, STATE):
@@ -122,11 +117,13 @@ class States:
     def _remove_old(self, names: Sequence[str], iteration: int) -> None:
         """Remove those of the named checkpoints that are older than the iteration before this one, or of this iteration.
 
-        Those of this iteration are of an earlier attempt. Failures are warnings, as the new checkpoint is complete.
+        Failures are warnings, as the new checkpoint is complete.
         """
         try:
             for name in names:
-                if _iteration(name) < iteration - 1 or _iteration(name) == iteration:
+                is_old = record.step_of(name) < iteration - 1
+                is_of_earlier_attempt = record.step_of(name) == iteration
+                if is_old or is_of_earlier_attempt:
                     self._store.remove(name)
             self._store.sweep()
         except OSError as error:
