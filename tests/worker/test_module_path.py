@@ -24,7 +24,7 @@ def variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, s
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(f"VALUE = {value}\n")
     (tmp_path / "bin").mkdir()
-    return {**os.environ, **module_path.with_first(str(tmp_path / "a trial's"), {"PYTHONPATH": "elsewhere"})}
+    return {**os.environ, **module_path.import_variables(str(tmp_path / "a trial's"), {"PYTHONPATH": "elsewhere"})}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, s
 )
 @pytest.mark.parametrize("shell", [["bash", "-c"], ["env", "A=1", "bash", "-ec"]])
 def test_a_shell_passes_them_on(variables: Mapping[str, str], text: str, shell: list[str]) -> None:
-    command = module_path.passed_on([*shell, text.format(print=PRINT)], variables)
+    command = module_path.with_import_folders([*shell, text.format(print=PRINT)], variables)
     output = subprocess.run(command, env=dict(variables), capture_output=True, text=True)
     assert output.stdout == "1 3\n", f"{command}\n{output.stderr}"
 
@@ -51,7 +51,7 @@ def test_a_shell_passes_them_on(variables: Mapping[str, str], text: str, shell: 
     "words", [["PYTHONPATH=src"], ["-u", "B", "A=1", "PYTHONPATH=src"], ["-C", "bin", "PYTHONPATH=../src"]]
 )
 def test_env_passes_them_on(variables: Mapping[str, str], words: list[str]) -> None:
-    command = module_path.passed_on(["/usr/bin/env", *words, *shlex.split(PRINT)], variables)
+    command = module_path.with_import_folders(["/usr/bin/env", *words, *shlex.split(PRINT)], variables)
     output = subprocess.run(command, env=dict(variables), capture_output=True, text=True)
     assert output.stdout == "1 3\n", f"{command}\n{output.stderr}"
 
@@ -67,9 +67,9 @@ def test_env_passes_them_on(variables: Mapping[str, str], words: list[str]) -> N
     ],
 )
 def test_arguments_of_a_program_stay(variables: Mapping[str, str], command: list[str]) -> None:
-    assert module_path.passed_on(command, variables) == command
+    assert module_path.with_import_folders(command, variables) == command
 
 
 def test_without_folders_a_command_stays() -> None:
     command = ["env", "PYTHONPATH=src", "python", "fit.py"]
-    assert module_path.passed_on(command, {"PYTHONPATH": "x"}) == command
+    assert module_path.with_import_folders(command, {"PYTHONPATH": "x"}) == command

@@ -46,7 +46,7 @@ def template_variables(config: SlotConfig) -> dict[str, str]:
     variables[env.BLAS_THREADS] = variables.get(_OPENBLAS, "")
     variables[_OPENBLAS] = "1"
     if packages := os.environ.get(env.PACKAGES):
-        variables |= module_path.with_first(packages, variables)
+        variables |= module_path.import_variables(packages, variables)
         variables["PATH"] = os.pathsep.join(filter(None, (f"{packages}/bin", variables.get("PATH"))))
     return variables
 

@@ -22,31 +22,22 @@ _ASSIGNMENT = re.compile(
 )
 
 
-def with_first(folder: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return variables by which an interpreter imports from a folder first.
-
-    Args:
-        folder: The folder.
-        variables: Environment variables of the interpreter, whose other folders come behind it.
-    """
+def import_variables(folder: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables by which an interpreter imports from a folder first, and then from those of its `variables`."""
     return {name: os.pathsep.join(filter(None, (folder, variables.get(name)))) for name in (_PATH, env.MODULE_FOLDERS)}
 
 
-def passed_on(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """Return a command with the folders of `with_first` before those in each PYTHONPATH that the command itself sets.
+def with_import_folders(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """Return a command with the folders of `import_variables` before those in each PYTHONPATH that the command itself sets.
 
-    Otherwise `env PYTHONPATH=src python x.py` would replace them.
-
-    Args:
-        command: The words.
-        variables: Environment variables of the command, see `with_first`.
+    `env PYTHONPATH=src python x.py` becomes `env PYTHONPATH=FOLDERS:src python x.py`, as it would replace the folders.
     """
     folders = variables.get(env.MODULE_FOLDERS, "")
     return list(_words(command, folders)) if folders else list(command)
 
 
 def _shell_text(text: str) -> str:
-    """Return a text for a shell with a reference to the folders before those that it sets. See `passed_on`."""
+    """Return a text for a shell with a reference to the folders before those that it sets: PYTHONPATH="${VARIABLE}":src."""
     pieces, end, quote = [], 0, ""
     for match in _ASSIGNMENT.finditer(text):
         quote = credentials.open_quote(text[end : match.end()], quote)
@@ -59,18 +50,19 @@ def _shell_text(text: str) -> str:
 
 
 def _words(command: Sequence[str], folders: str) -> Iterator[str]:
-    """Yield the words of a command with folders before those that it sets. See `passed_on`."""
-    starts_shell = is_of_env = False
+    """Yield the words of a command with folders before those that it sets, by `env PYTHONPATH=src` or a shell's text."""
+    follows_shell = follows_env = False
     previous = ""
     for word in command:
-        if starts_shell and _COMMAND_FLAG.fullmatch(previous):
+        if follows_shell and _COMMAND_FLAG.fullmatch(previous):  # the text of `bash -c TEXT`
             yield _shell_text(word)
-            starts_shell = False
-        elif is_of_env and word.startswith(f"{_PATH}="):
+            follows_shell = False
+        elif follows_env and word.startswith(f"{_PATH}="):
             yield f"{_PATH}={folders}{os.pathsep}{word.partition('=')[2]}"
         else:
             yield word
-        # The program follows the options of `env`, which may have a value, and its assignments.
-        is_of_env = PurePath(word).name == "env" or (is_of_env and ("=" in word or "-" in (word[:1], previous[:1])))
-        starts_shell = starts_shell or PurePath(word).name in _SHELLS
+        # Assignments, and options with their values, come before the program: `env -u HOME X=1 PYTHONPATH=src python`.
+        is_before_program = "=" in word or word.startswith("-") or previous.startswith("-")
+        follows_env = PurePath(word).name == "env" or (follows_env and is_before_program)
+        follows_shell = follows_shell or PurePath(word).name in _SHELLS
         previous = word

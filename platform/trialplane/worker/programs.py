@@ -58,8 +58,8 @@ def load(config: records.SlotConfig, program: Program) -> context.JobFunction:
     code = Path(config.code)
     file = code / program.script
     text = file.read_bytes()
-    tree = notebook.parse(text, str(file)) if notebook.is_notebook(text) else text
-    code_object = compile(tree, str(file), "exec", dont_inherit=True)
+    source = notebook.parse(text, str(file)) if notebook.is_notebook(text) else text
+    code_object = compile(source, str(file), "exec", dont_inherit=True)
     with contextlib.suppress(OSError):
         compileall.compile_dir(code, quiet=2)  # each trial copies the code, and with it the bytecode
     if not config.preload:
@@ -80,17 +80,17 @@ def preload(file: Path, code: Path) -> None:
     visited: set[Path] = set()
     pending = [file]
     while pending:
-        source = pending.pop()
-        visited.add(source)
-        for node in top_imports(source):
+        importing_file = pending.pop()
+        visited.add(importing_file)
+        for node in top_imports(importing_file):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            module_files = [_job_file(name, [file.parent, code]) for name in names]
-            job_files = [module_file for module_file in module_files if module_file is not None]
+            job_files = [job_file for name in names if (job_file := _job_file(name, [file.parent, code])) is not None]
             pending += [job_file for job_file in job_files if job_file not in visited]
             if not job_files:  # a third-party module: run the import statement alone
                 statement = ast.Module(body=[node], type_ignores=[])
                 with contextlib.suppress(BaseException):
-                    exec(compile(statement, str(source), "exec", dont_inherit=True), {"__name__": "trialplane.preload"})
+                    statement_code = compile(statement, str(importing_file), "exec", dont_inherit=True)
+                    exec(statement_code, {"__name__": "trialplane.preload"})
 
 
 def top_imports(file: Path) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -118,21 +118,17 @@ def top_imports(file: Path) -> Iterator[ast.Import | ast.ImportFrom]:
 def _sets_environment(node: ast.stmt) -> bool:
     """Return whether a statement may set an environment variable."""
     for child in ast.walk(node):
-        if isinstance(child, ast.Subscript) and not isinstance(child.ctx, ast.Load) and _is_environment(child.value):
-            return True
-        if isinstance(child, ast.Call):
-            called = child.func
-            if isinstance(called, ast.Attribute) and called.attr in ("setdefault", "update", "pop", "clear"):
-                if _is_environment(called.value):
-                    return True
-            elif _last_name(called) in ("putenv", "unsetenv", "load_dotenv"):
+        if isinstance(child, ast.Subscript) and not isinstance(child.ctx, ast.Load):  # os.environ["X"] = "1"
+            if _last_name(child.value) == "environ":
+                return True
+        elif isinstance(child, ast.Call):
+            function = child.func
+            if _last_name(function) in ("putenv", "unsetenv", "load_dotenv"):
+                return True
+            is_setter = _last_name(function) in ("setdefault", "update", "pop", "clear")  # os.environ.setdefault("X", "1")
+            if is_setter and isinstance(function, ast.Attribute) and _last_name(function.value) == "environ":
                 return True
     return False
-
-
-def _is_environment(node: ast.expr) -> bool:
-    """Return whether an expression is `os.environ`, by its name."""
-    return _last_name(node) == "environ"
 
 
 def _last_name(node: ast.expr) -> str:
@@ -174,8 +170,8 @@ class Script:
             Invalid: The script refuses its arguments, or reads standard input.
             Any exception of the script.
         """
-        folder = _prepare(self._program, ctx)
-        file = folder / self._program.script if self._program.cwd == "code" else ctx.code / self._program.script
+        _prepare(self._program, ctx)
+        file = _code_folder(self._program, ctx) / self._program.script
         if any(source.source == "mlflow" for source in self._program.metrics):
             mlflow_runs.report_to(functools.partial(ctx.note, "mlflow"))
         code = self._code_with(ctx.params)
@@ -188,7 +184,7 @@ class Script:
         except SystemExit as error:
             _wait_for_workers(pid)
             if error.code == usage.USAGE_ERROR and os.getpid() == pid:
-                _check_accepted(self._program.script)
+                _check_arguments_accepted(self._program.script)
             raise
         except EOFError as error:
             if "reading a line" in str(error):
@@ -201,7 +197,8 @@ class Script:
 
     def _code_with(self, params: Mapping[str, Any]) -> types.CodeType:
         """Return the code to run; with the trial's parameters as assignments in it, if its arguments say so."""
-        if f"{{{arguments.GLOBALS}}}" not in self._program.arguments:
+        globals_placeholder = f"{{{arguments.GLOBALS}}}"  # {globals}
+        if globals_placeholder not in self._program.arguments:
             return self._code
         tree = arguments.replace_values(notebook.parse(self._text), params)
         return compile(tree, self._code.co_filename, "exec", dont_inherit=True)
@@ -211,7 +208,7 @@ class Script:
         main = types.ModuleType("__main__")
         main.__file__ = str(file)
         sys.argv = [self._program.script, *_arguments(self._program, ctx)]
-        packages = [str(_packages_folder(self._program, ctx))] if self._program.packages else []
+        packages = [str(_code_folder(self._program, ctx))] if self._program.packages else []
         other_paths = (path for path in sys.path if path not in ("", str(ctx.code), *packages))
         sys.path[:] = list(dict.fromkeys([str(file.parent), *packages, *other_paths]))
         sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # processes of multiprocessing use the second name
@@ -235,10 +232,8 @@ class Command:
             OSError: The command cannot be started.
         """
         _prepare(self._program, ctx)
-        context_values = _context_values(ctx)
-        command = arguments.build(self._program.command, ctx.params, context_values)
-        command = module_path.passed_on(command, os.environ)
-        argv = [*command, *_arguments(self._program, ctx)]
+        command = arguments.build(self._program.command, ctx.params, _context_values(ctx))
+        argv = [*module_path.with_import_folders(command, os.environ), *_arguments(self._program, ctx)]
         # The trial's interpreter and the programs installed with it come before the system's.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         if mlflow_runs.lacks_tables(os.environ) and _names_mlflow(ctx.code):
@@ -247,7 +242,8 @@ class Command:
         if code < 0:  # a signal has ended the command
             _end_by_signal(-code)
         if code == usage.USAGE_ERROR:
-            _check_accepted(" ".join(word for word in self._program.command[:2] if not word.startswith(("-", "{"))))
+            program_name = " ".join(word for word in self._program.command[:2] if not word.startswith(("-", "{")))
+            _check_arguments_accepted(program_name)  # `python train.py`
         if code > 0:
             raise CommandFailed(f"{self._program.command[0]} ended with exit code {code}: {_last_line()}")
         return {}
@@ -262,18 +258,15 @@ def _names_mlflow(code: Path) -> bool:
     return False
 
 
-def _check_accepted(name: str) -> None:
+def _check_arguments_accepted(program_name: str) -> None:
     """Check that a program that ended with `usage.USAGE_ERROR` has printed no usage message.
-
-    Args:
-        name: Name of the program, for the message.
 
     Raises:
         ArgumentsRefused: It has printed one, and so refuses its arguments.
     """
     output = _end_of_output()
     if "usage:" in output.lower():
-        raise usage.refusal_error(name, output)
+        raise usage.refusal_error(program_name, output)
 
 
 def _run_forwarding_sigterm(argv: list[str]) -> int:
@@ -336,11 +329,11 @@ def enter_copy(code: Path, workdir: Path) -> Path:
     return copy
 
 
-def _prepare(program: Program, ctx: context.Context) -> Path:
-    """Prepare this process for a program, and return the folder in which it runs.
+def _prepare(program: Program, ctx: context.Context) -> None:
+    """Prepare this process for a program: enter the folder in which it runs, and set its environment variables.
 
-    The folder gets a copy of the code if the job says so, and the settings file with the trial's parameters. The process
-    changes into it and sets the program's environment variables. The folder for checkpoints is created.
+    The folder gets a copy of the code if the job says so, and the settings file with the trial's parameters. The folder for
+    checkpoints is created.
     """
     run_folder = enter_copy(ctx.code, ctx.workdir) if program.cwd == "code" else ctx.workdir
     if program.file:
@@ -359,12 +352,11 @@ def _prepare(program: Program, ctx: context.Context) -> Path:
     if capture.is_wandb_replaced():
         capture.enter_wandb(run_folder)
     if program.packages:  # for the interpreters that the program starts
-        os.environ |= module_path.with_first(str(_packages_folder(program, ctx)), os.environ)
-    return run_folder
+        os.environ |= module_path.import_variables(str(_code_folder(program, ctx)), os.environ)
 
 
-def _packages_folder(program: Program, ctx: context.Context) -> Path:
-    """Return the folder with the job's packages."""
+def _code_folder(program: Program, ctx: context.Context) -> Path:
+    """Return the folder with the code that a program runs: the trial's copy, or the job's folder."""
     return folder(program, ctx.workdir) if program.cwd == "code" else ctx.code
 
 
@@ -377,7 +369,8 @@ def _arguments(program: Program, ctx: context.Context) -> list[str]:
     """Return the program's arguments, without the parameters that its command or its settings file has instead."""
     passed_elsewhere = {name for _, name in arguments.placeholders(program.command)}
     if program.file:
-        passed_elsewhere |= settings.spans((ctx.code / program.file).read_text(encoding="utf-8"), program.file).keys()
+        settings_text = (ctx.code / program.file).read_text(encoding="utf-8")
+        passed_elsewhere |= settings.spans(settings_text, program.file).keys()  # the names that it sets
     passed_elsewhere -= {name for _, name in arguments.placeholders(program.arguments)}  # these need their values too
     params = {name: value for name, value in ctx.params.items() if name not in passed_elsewhere}
     return arguments.build(program.arguments, params, _context_values(ctx), program.booleans, program.lists)

@@ -173,8 +173,8 @@ class RunningTrial:
 
         `AFTER_MESSAGES` are left for the next call if the process has sent a message that may change them.
         """
-        may_change = self.exchange is not None or self.request.prunable
-        has_unread = may_change and self.is_open and self.channel.is_readable()
+        may_change_timers = self.exchange is not None or self.request.prunable
+        has_unread = may_change_timers and self.is_open and self.channel.is_readable()
         for action in self.timers.due(without=AFTER_MESSAGES if has_unread else ()):
             due_messages = action()
             if due_messages is not None:
@@ -194,15 +194,15 @@ class RunningTrial:
             self.timers.set("samples", self.handed_over_at + self.config.system_metrics, self._take_messages_if_any)
         self.delivered_reports, self.reports = self.reports, []
         self.is_answer_due = self.is_blocked
-        log = b"" if self.log is None else self.log.next_piece()
-        news: Messages = () if self.exchange is None else self.exchange.news()
+        new_log = b"" if self.log is None else self.log.next_piece()
+        requests: Messages = () if self.exchange is None else self.exchange.news()
         if self.pending_suggestion is not None:
-            news = (*news, self.pending_suggestion)
+            requests = (*requests, self.pending_suggestion)
             self.pending_suggestion = None
         if self.is_confirm_pending:
-            news = (*news, messages.Confirm())
+            requests = (*requests, messages.Confirm())
             self.is_confirm_pending = False
-        return (*log_messages(log), *self.delivered_reports, *self.take_samples(), *news)
+        return (*log_messages(new_log), *self.delivered_reports, *self.take_samples(), *requests)
 
     def _take_messages_if_any(self) -> Messages | None:
         """Return the messages that were not handed over yet; None if there are none, so that the slot waits on."""
@@ -270,15 +270,21 @@ class RunningTrial:
         if self.decided_end is not None and not report.waits:
             return  # a report whose sender waits is still handed over, as its process needs the answer
         report = dataclasses.replace(report, **_bounded_fields(report, self.request))
-        number, moment = self.request.number, self._clamp_time(report.time)
         self.reports.append(
             records.TrialReport(
-                number, report.step, report.metrics, time=moment, remark=report.remark, start_step=report.start_step
+                self.request.number,
+                report.step,
+                report.metrics,
+                time=self._clamp_time(report.time),
+                remark=report.remark,
+                start_step=report.start_step,
             )
         )
         self._schedule_hand_over()
-        self.last_metrics, self.report_sent_at = ranks.without_seconds(report.metrics), report.sent
-        self.is_blocked = self.is_blocked or (self.request.prunable and report.waits)
+        self.last_metrics = ranks.without_seconds(report.metrics)
+        self.report_sent_at = report.sent
+        waits_for_pruner = self.request.prunable and report.waits
+        self.is_blocked = self.is_blocked or waits_for_pruner
         if self.reader is not None:
             self.reader.leave_out(report.metrics)  # so that no value is recorded twice
         if not report.waits and self.request.node == 0:  # other nodes report the times of their ranks
@@ -358,9 +364,10 @@ class RunningTrial:
         Raises:
             MessageError: The outcome is inconsistent.
         """
-        has_metrics = self.request.node == 0 and self.reader is None  # a program's metrics are read by the slot
+        must_have_metrics = self.request.node == 0 and self.reader is None  # a program's metrics are read by the slot
         may_pause = self.request.segment is not None and self.request.segment.rung > 0
-        if defect := _outcome_defect(outcome, self.request.metrics if has_metrics else (), may_pause=may_pause):
+        defect = _outcome_defect(outcome, self.request.metrics if must_have_metrics else (), may_pause=may_pause)
+        if defect:
             raise errors.MessageError(f"a trial sent an outcome {defect}")
         outcome = dataclasses.replace(outcome, **_bounded_fields(outcome, self.request))
         self.final_outcome = dataclasses.replace(
@@ -464,10 +471,13 @@ class RunningTrial:
 
         A program that has started over, and not continued from its checkpoint, is killed.
         """
-        if self.reader is not None and not self.pause.metrics.isdisjoint(metrics) and self.pause.is_first_again(step):
+        is_program = self.reader is not None
+        has_trained = not self.pause.metrics.isdisjoint(metrics)
+        if is_program and has_trained and self.pause.is_first_again(step):
             self.kill(FailureClass.INVALID, self.pause.restart_message(step))
             return
-        if rule := stopping.met_rule(self.request.stop, step, metrics):
+        rule = stopping.met_rule(self.request.stop, step, metrics)
+        if rule:
             self._decide_end(TrialState.COMPLETE, f"stopped at step {step}: {rule}")
         self.pause.report(step, metrics)
         if self.pause.is_requested:
@@ -486,9 +496,8 @@ class RunningTrial:
                 return  # the result counts, unless the controller has pruned the trial
             self.decided_end = DecidedEnd(state, message)
             grace = self.config.grace if state is TrialState.PAUSED else DECIDED_END_GRACE  # a paused one saves a checkpoint
-            text = f"had not ended {grace:g} s after it was {message}"
             if not self.is_gone.is_set():
-                self._terminate(grace, FailureClass.TIMEOUT, text)
+                self._terminate(grace, FailureClass.TIMEOUT, f"had not ended {grace:g} s after it was {message}")
 
     def watch_memory(self, limit: int) -> None:
         """Kill the process when it and its descendants use more than `limit` bytes; return when it has ended.
@@ -526,17 +535,17 @@ class RunningTrial:
         """
         if self.kill_reason is not None or self.final_outcome is not None:
             return
-        is_worker = self.request.worker is not None
-        if is_worker:
+        limit = f"its limit of {self.request.timeout:g} s"
+        overrun = f"took longer than {limit}"
+        if self.request.worker is not None:
             assert self.exchange is not None, "a worker has an exchange"
             now, deadline = time.monotonic(), self.exchange.deadline
             if deadline is None or now < deadline:
                 next_check = now + WATCH_INTERVAL if deadline is None else min(deadline, now + WATCH_INTERVAL)
                 self.timers.set("deadline", next_check, self._check_deadline)
                 return
-        limit = f"its limit of {self.request.timeout:g} s"
-        text = f"had no result within {limit}, raise collect.timeout" if is_worker else f"took longer than {limit}"
-        self._abort_process(f"{text}; its log ends with the stacks of its threads")
+            overrun = f"had no result within {limit}, raise collect.timeout"
+        self._abort_process(f"{overrun}; its log ends with the stacks of its threads")
 
     def _check_linger(self) -> None:
         """Kill a process that has not ended long after its outcome, which counts all the same."""

@@ -423,16 +423,16 @@ class Slot:
         shutil.rmtree(running.workdir, ignore_errors=True)
         paths.remove_short_path(running.workdir)
         ended = messages.TrialEnded(outcome, arrays=arrays)
-        reports, news = (*running.reports, *running.late_reports), running.take_samples()
+        last_messages: Messages = (*running.reports, *running.late_reports, *running.take_samples())
         if running.exchange is not None:
-            news = (*news, *running.exchange.news())
+            last_messages = (*last_messages, *running.exchange.news())
             ended = dataclasses.replace(ended, begun=running.exchange.begun_units)
             running.exchange.close()
         if running.log is None:
-            return (*reports, *news, ended)
+            return (*last_messages, ended)
         store = self._paths.trial_store(outcome.number, running.request.worker)
-        packed = shipping.pack_store(store, running.workdir.with_suffix(".store"))
-        self._unsent_end = running.log, (*reports, *news, dataclasses.replace(ended, store=packed))
+        packed_store = shipping.pack_store(store, running.workdir.with_suffix(".store"))
+        self._unsent_end = running.log, (*last_messages, dataclasses.replace(ended, store=packed_store))
         return self._next_end_messages()
 
     def _next_end_messages(self) -> Messages:

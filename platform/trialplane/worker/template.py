@@ -187,18 +187,13 @@ class Template:
 
         Before the last running trial is reported, kill the processes that trials have left.
         """
-        exits = [
-            (
-                child.pid,
-                messages.TrialExited(number=self._running[child.pid], code=child.exit_code, peak_memory=child.peak_memory),
-            )
-            for child in _reap_children()
-            if child.pid in self._running
-        ]
-        for pid, exited in exits:
-            del self._running[pid]
+        for child in _reap_children():
+            number = self._running.pop(child.pid, None)
+            if number is None:  # a process that a trial has left, or of the job's imports
+                continue
             if not self._running:
                 self._kill_orphans()
+            exited = messages.TrialExited(number, code=child.exit_code, peak_memory=child.peak_memory)
             with contextlib.suppress(OSError):  # the slot has ended
                 self._control.send(messages.encode(exited))
 

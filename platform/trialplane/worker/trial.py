@@ -55,10 +55,10 @@ def import_job(config: records.SlotConfig) -> context.JobFunction:
     """
     if config.code not in sys.path:
         sys.path.insert(0, config.code)
-    for name in config.preload:
-        module, _, function = name.partition(":")
+    for preload in config.preload:  # MODULE, or MODULE:FUNCTION
+        module, _, function = preload.partition(":")
         imported = importlib.import_module(module)
-        if function:  # MODULE:FUNCTION also calls the function, which may load data once for all trials
+        if function:  # which may load data once for all trials
             getattr(imported, function)(dict(config.params), Path(config.cache))
     if config.program is not None:
         return programs.load(config, config.program)
@@ -145,17 +145,9 @@ def run_role_job(
     stop: stopping.Stop,
     call_job: CallJob,
 ) -> records.TrialOutcome:
-    """Run the job in the process of any role, and return its outcome.
-
-    Args:
-        job_function: Function of the job, or None to import it.
-        message: Request from the slot.
-        channel: Channel to the slot.
-        stop: Stop of this process.
-        call_job: Way to call the job's function in this role.
-    """
-    config, request, reporter = message.config, message.request, Reporter(message.request, channel)
-    outcome = run_job(job_function, config, request, Path(message.workdir), reporter, call_job, _stop=stop)
+    """Run the job in the process of any role, and return its outcome; `call_job` calls the job's function in this role."""
+    reporter, workdir = Reporter(message.request, channel), Path(message.workdir)
+    outcome = run_job(job_function, message.config, message.request, workdir, reporter, call_job, _stop=stop)
     return outcomes.with_attributes(outcome, reporter.attributes)
 
 
@@ -294,21 +286,15 @@ def _run_to_outcome(
 
 
 def _prepare_origin(
-    config: records.SlotConfig, request: records.TrialRequest, location: str, reporter: Reporter
+    config: records.SlotConfig, request: records.TrialRequest, own_location: str, reporter: Reporter
 ) -> context.Origin:
     """Return the checkpoints from which the trial starts, and let the reporter tell whether the job has used them.
-
-    Args:
-        config: Configuration of the slot.
-        request: Request of the trial.
-        location: Location of the trial's own checkpoints.
-        reporter: Receiver of the reports.
 
     Raises:
         CheckpointError: As in `_check_parent_checkpoint` and `_find_origin`.
     """
     _check_parent_checkpoint(config, request)
-    origin = _find_origin(config, request, location)
+    origin = _find_origin(config, request, own_location)
     # Later attempts have checkpoints of their own, unless `reuse` lets them continue an earlier run's trial. Only a trial
     # must start from another run's.
     if request.resume and (request.attempt == 1 or origin.is_reused) and config.role == "trial":
@@ -321,20 +307,13 @@ def _prepare_origin(
 def _prepare_function(
     job_function: context.JobFunction | None, config: records.SlotConfig, request: records.TrialRequest, reporter: Reporter
 ) -> context.JobFunction:
-    """Return the function to call with the context, and begin to capture what libraries log.
-
-    Args:
-        job_function: Function of the job, or None to import it.
-        config: Configuration of the slot.
-        request: Request of the trial.
-        reporter: Receiver of the reports, by which an objective of Optuna requests its parameters.
-    """
+    """Return the function to call with the context, imported if it is None, and begin to capture what libraries log."""
     if config.role != "worker":  # a worker has no reports
         capture.begin(config, request)
     if job_function is None:
         job_function = import_job(config)
         process.seed_everything(request.seed)  # once more: the job may have imported numpy or torch only now
-    if request.directions:
+    if request.directions:  # an objective of Optuna, which requests its parameters by the reporter
         return objective.trial_function(job_function, request.metrics, request.directions, controller=reporter)
     return job_function
 
@@ -370,34 +349,34 @@ def _request_fields(config: records.SlotConfig, request: records.TrialRequest, w
     }
 
 
-class _End(NamedTuple):
+class _JobEnd(NamedTuple):
     """The end of the job's function.
 
     Attributes:
         result: Returned value; the newest value of each reported metric if the function has not returned.
-        how: How the function ended without returning, in words for a message; "" if it returned.
+        how_ended: How the function ended without returning, in words for a message; "" if it returned.
         stop_text: Description of the stop rule that ended the trial; "" without one.
     """
 
     result: context.Result
-    how: str = ""
+    how_ended: str = ""
     stop_text: str = ""
 
 
-def _call_to_end(call: Callable[[], context.Result], reporter: Reporter) -> _End:
+def _call_to_end(call: Callable[[], context.Result], reporter: Reporter) -> _JobEnd:
     """Call the job's function, and return its end. A stop rule and `sys.exit(0)` are ends too, and not errors."""
     try:
-        return _End(call())
+        return _JobEnd(call())
     except (SystemExit, context.Finished) as error:
         cause = outcomes.error_behind_exit(error)
         if isinstance(cause, context.Finished):
-            return _End(reporter.newest, f"was {cause}", stop_text=str(cause))
+            return _JobEnd(reporter.newest, f"was {cause}", stop_text=str(cause))
         if is_clean_exit(cause):
-            return _End(reporter.newest, "ended by sys.exit(0)")
+            return _JobEnd(reporter.newest, "ended by sys.exit(0)")
         raise
 
 
-def _program_outcome(request: records.TrialRequest, reporter: Reporter, end: _End) -> records.TrialOutcome:
+def _program_outcome(request: records.TrialRequest, reporter: Reporter, end: _JobEnd) -> records.TrialOutcome:
     """Return the outcome of a program that has ended. The slot adds the metrics that it has read, and checks them."""
     return records.TrialOutcome(
         request.number,
@@ -415,19 +394,10 @@ def _function_outcome(
     workdir: Path,
     reporter: Reporter,
     imports: advice.LateImports,
-    end: _End,
+    end: _JobEnd,
 ) -> records.TrialOutcome:
-    """Return the outcome of the job's function that has ended, with remarks in its message, and with advice if complete.
-
-    Args:
-        config: Configuration of the slot.
-        request: Request of the trial.
-        workdir: Scratch folder of the trial.
-        reporter: Receiver of the reports.
-        imports: Imports of this trial.
-        end: End of the function.
-    """
-    outcome = outcomes.outcome_of_result(request, end.result, workdir, how_ended=end.how, newest=reporter.newest)
+    """Return the outcome of the job's function that has ended, with remarks in its message, and with advice if complete."""
+    outcome = outcomes.outcome_of_result(request, end.result, workdir, how_ended=end.how_ended, newest=reporter.newest)
     if outcome.state is not TrialState.COMPLETE:
         return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.warning()))))
     remarks = (end.stop_text, reporter.warning(), *stopping.unreported_remarks(request.stop, reporter.newest))
@@ -462,53 +432,44 @@ def _check_parent_checkpoint(config: records.SlotConfig, request: records.TrialR
         raise errors.CheckpointError(f"{text} was changed since the trial was paused")
 
 
-def _find_origin(config: records.SlotConfig, request: records.TrialRequest, location: str) -> context.Origin:
+def _find_origin(config: records.SlotConfig, request: records.TrialRequest, own_location: str) -> context.Origin:
     """Return the checkpoints of another trial or run from which a trial starts; an empty origin if there are none.
 
     There are three cases: a segment that continues from the checkpoint of another trial in its population; a checkpoint that
     `reuse` has selected, in another run; and the run that `--resume` names.
-
-    Args:
-        config: Configuration of the slot.
-        request: Request of the trial.
-        location: Location of the trial's own checkpoints.
 
     Raises:
         CheckpointError: The checkpoints that `reuse` has selected, or the trial's own, cannot be read.
     """
     segment = request.segment or records.Segment()
     parent = segment.parent
-    if parent is not None and (parent.trial, parent.folder) != (request.trial, request.folder):  # of another trial
+    is_of_other_trial = parent is not None and (parent.trial, parent.folder) != (request.trial, request.folder)
+    if parent is not None and is_of_other_trial:
         return context.Origin(
             checkpoint_folder(config, request.run, parent.trial, parent.folder),
             needs_newest=True,
             has_other_params=segment.changed,
             is_restart=segment.restart,
             # If the trial has checkpoints, an earlier attempt at the segment has read the origin and saved a newer state.
-            must_be_read=not _has_checkpoints(location),
+            must_be_read=not _has_checkpoints(own_location),
         )
     if not request.resume:
         return context.Origin()
     start = request.start or records.Parent(request.trial, -1)  # by default, the newest checkpoint of the same trial
     other_location = checkpoint_folder(config, request.resume, start.trial)
     if start.digest:  # only `reuse` gives one
-        return _reused_origin(start, location, other_location)
+        return _reused_origin(start, own_location, other_location)
     return context.Origin(other_location, step=start.step if start.step >= 0 else None)
 
 
-def _reused_origin(start: records.Parent, location: str, other_location: str) -> context.Origin:
-    """Return the checkpoint that `reuse` has selected, unless it was changed or the trial has checkpoints of its own.
-
-    Args:
-        start: The checkpoint.
-        location: Location of the trial's own checkpoints.
-        other_location: Location of the checkpoint, in another run.
+def _reused_origin(start: records.Parent, own_location: str, other_location: str) -> context.Origin:
+    """Return the checkpoint that `reuse` has selected in another run, unless it was changed or the trial has its own.
 
     Raises:
         CheckpointError: A location cannot be read. This is not caught: each rank decides for itself where to begin, and one
             that alone began at step 0 would mix steps.
     """
-    if folders.summary(location) is not None:  # an earlier attempt has continued from the origin, if it was there
+    if folders.summary(own_location) is not None:  # an earlier attempt has continued from the origin, if it was there
         return context.Origin()
     summary = folders.summary(other_location)
     is_unchanged = summary is not None and summary.digest == start.digest
@@ -613,9 +574,9 @@ class Reporter:
         self.is_quiet = False
         self.attributes: dict[str, Any] = {}
 
-    def suggest(self, suggest: messages.Suggest) -> messages.Suggested:
+    def suggest(self, request: messages.Suggest) -> messages.Suggested:
         """Request the value of a parameter from the controller, and return its answer."""
-        self._channel.send(suggest)
+        self._channel.send(request)
         answer = self._channel.receive()
         assert isinstance(answer, messages.Suggested), "a request for a parameter is answered with Suggested"
         return answer
@@ -632,9 +593,9 @@ class Reporter:
         Raises:
             Finished: A stop rule is met. Only with `waits`; without it the slot ends the trial.
         """
-        warning, start_step = "", None
-        if not self.newest:  # the first report
-            warning, start_step = self.warning(), self.start_step(step)
+        is_first_report = not self.newest
+        warning = self.warning() if is_first_report else ""
+        start_step = self.start_step(step) if is_first_report else None
         self._record(metrics)
         self._print(step, metrics, warning)
         report = messages.Reported(
@@ -644,7 +605,8 @@ class Reporter:
         if not waits:
             return False
         is_pruned = self._request.prunable and self._receive_answer().prune_at is not None
-        if rule := stopping.met_rule(self._request.stop, step, metrics):
+        rule = stopping.met_rule(self._request.stop, step, metrics)
+        if rule:
             raise context.Finished(f"stopped at step {step}: {rule}")
         return is_pruned
 

@@ -136,7 +136,7 @@ def run(
     old_files = {file: _file_version(file) for file in folder.rglob("*") if file.is_file()}
     for file in watched:
         os.utime(folder / file, ns=(0, (folder / file).stat().st_mtime_ns))  # a read sets the time of the last access
-    process_end = bounded.run(module_path.passed_on(command, variables), folder, variables, log, limit)
+    process_end = bounded.run(module_path.with_import_folders(command, variables), folder, variables, log, limit)
     read = [file for file in watched if (folder / file).exists() and (folder / file).stat().st_atime_ns]
     text = log.read_bytes().decode(errors="replace")  # keeps the carriage returns of progress bars
     own_output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))

@@ -17,9 +17,5 @@ SOURCE = MetricSource("wandb", path=FILES.format("*"), step=STEP)
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Return environment variables with which an interpreter finds the stand-in.
-
-    Args:
-        folder: Folder for the files.
-    """
-    return {**module_path.with_first(str(INTERPRETERS), os.environ), env.WANDB_FOLDER: str(folder)}
+    """Return environment variables with which an interpreter finds the stand-in; `folder` is for its files."""
+    return {**module_path.import_variables(str(INTERPRETERS), os.environ), env.WANDB_FOLDER: str(folder)}
