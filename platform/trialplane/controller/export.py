@@ -16,7 +16,7 @@ import threading
 import warnings
 import wsgiref.simple_server
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, TextIO
+from typing import Any
 
 import optuna
 from optuna.distributions import FloatDistribution
@@ -56,7 +56,7 @@ class Copy:
         for name, value in order.attributes.items():
             self.study.set_user_attr(name, value)
         self._storage = storage
-        self._ranges = order.ranges
+        self._normal_ranges = order.ranges  # of the parameters with a normal distribution
         # A series is named by the number of the attempt that began it.
         self._series: dict[int, int] = {}  # number of an attempt → its series
         self._trials: dict[int, int] = {}  # series → number of its trial in Optuna
@@ -65,10 +65,10 @@ class Copy:
         self._early_reports: list[tuple[int, int, float]] = []  # reports that were read before their attempts
 
     def add_line(self, line: str) -> None:
-        """Add the attempts and reports of a line from the client."""
-        data: Mapping[str, Any] = json.loads(line)
-        attempts = [records.from_dict(Attempt, attempt) for attempt in data["attempts"]]
-        self.add(attempts, data["reports"], is_active=bool(data["alive"]))
+        """Add the attempts and reports of a line from the client; `alive` says whether a controller works on the run."""
+        content: Mapping[str, Any] = json.loads(line)
+        attempts = [records.from_dict(Attempt, attempt) for attempt in content["attempts"]]
+        self.add(attempts, content["reports"], is_active=bool(content["alive"]))
 
     def add(self, attempts: Iterable[Attempt], reports: Iterable[tuple[int, int, float]] = (), *, is_active: bool) -> None:
         """Add new attempts to the study, and new reports and ends of attempts that the study has already.
@@ -80,24 +80,25 @@ class Copy:
         """
         for attempt in attempts:
             self._add_attempt(attempt)
-        new_reports, self._early_reports = (*self._early_reports, *reports), []
-        for number, step, value in new_reports:
+        still_early: list[tuple[int, int, float]] = []
+        for number, step, value in (*self._early_reports, *reports):
             if number in self._series:
                 self._curves.setdefault(self._series[number], {}).setdefault(step, float(value))
             else:
-                self._early_reports.append((number, step, value))
+                still_early.append((number, step, value))
+        self._early_reports = still_early
         self._update_study(is_active)
 
     def _add_attempt(self, attempt: Attempt) -> None:
         """Make an attempt the newest one of its series, or the first one of a new series."""
-        request = attempt.request
-        self._series[request.number] = request.series
-        if request.series not in self._trials:
-            self._trials[request.series] = len(self._trials)
-            self._unfinished[request.series] = attempt, attempt
-        elif request.series in self._unfinished:  # a trial that has ended in Optuna cannot be reopened
-            first_attempt, _ = self._unfinished[request.series]
-            self._unfinished[request.series] = first_attempt, attempt
+        series = attempt.request.series
+        self._series[attempt.request.number] = series
+        if series not in self._trials:
+            self._trials[series] = len(self._trials)
+            self._unfinished[series] = attempt, attempt
+        elif series in self._unfinished:  # a trial that has ended in Optuna cannot be reopened
+            first_attempt, _ = self._unfinished[series]
+            self._unfinished[series] = first_attempt, attempt
 
     def _update_study(self, is_active: bool) -> None:
         """Add the trials of new series to the study, and the new reports and the ends of the others.
@@ -109,8 +110,7 @@ class Copy:
         for series in sorted(self._unfinished):
             first, newest = self._unfinished[series]
             trial = self._build_trial(first, newest, is_active=is_active)
-            is_new = trial.number >= len(stored)
-            if is_new:
+            if trial.number >= len(stored):  # it is new
                 self.study.add_trial(trial)
             elif trial.state.is_finished():
                 self._end_trial(stored[trial.number], trial)
@@ -131,8 +131,8 @@ class Copy:
             is_active: Whether a controller works on the run.
         """
         request, outcome = newest.request, newest.outcome
-        trial = history.trial(self._trials[request.series], newest.optuna)
-        trial.datetime_start = history.start(first.optuna)
+        trial = history.restore_trial(self._trials[request.series], newest.optuna)
+        trial.datetime_start = history.start_time(first.optuna)
         if is_active and (outcome is None or outcome.state is TrialState.PAUSED):
             # A paused trial may still be promoted, so it counts as running. If it has ended since, the next line from the
             # client says so.
@@ -144,15 +144,15 @@ class Copy:
             trial.datetime_complete = trial.datetime_start  # the time of the loss is not stored, and Optuna needs one
         trial.user_attrs |= _attributes(newest, first.request.retry_of, trial.params)
         trial.intermediate_values = self._curves.get(request.series, {})
-        # In the controller's Optuna, a normal parameter is a share of its distribution. The copy has the user's values.
-        for name in self._ranges.keys() & trial.params.keys():
-            bounds = self._ranges[name]
+        # In the controller's Optuna, a normal parameter is a share of its distribution, 0 to 1. The copy has the value.
+        for name in self._normal_ranges.keys() & trial.params.keys():
+            bounds = self._normal_ranges[name]
             trial.distributions[name] = FloatDistribution(bounds.low, bounds.high, log=bounds.log)
             trial.params[name] = request.params[name]
         return trial
 
     def _add_reports(self, stored: FrozenTrial, trial: FrozenTrial) -> None:
-        """Add the reports of `trial` that are new to the stored trial."""
+        """Add those reports of `trial` to the stored trial that it lacks."""
         for step, value in trial.intermediate_values.items():
             if step not in stored.intermediate_values:
                 self._storage.set_trial_intermediate_value(stored._trial_id, step, value)
@@ -172,15 +172,13 @@ class Copy:
         self._storage.set_trial_state_values(trial_id, trial.state, trial.values)
 
 
-def _attributes(attempt: Attempt, retry_of: int | None, drawn: Collection[str]) -> dict[str, Any]:
+def _attributes(attempt: Attempt, retry_of: int | None, optuna_names: Collection[str]) -> dict[str, Any]:
     """Return user attributes for the values of an attempt that Optuna has no field for. Empty values are left out.
-
-    Among them are fixed parameters, which have no distribution, such as 0 in a logarithmic range.
 
     Args:
         attempt: Newest attempt of a series.
         retry_of: Number of the attempt that the first attempt of the series repeats; None if it repeats none.
-        drawn: Names of the parameters of the trial in Optuna.
+        optuna_names: Names of the parameters of the trial in Optuna. It lacks those that the job has fixed.
     """
     request, outcome = attempt.request, attempt.outcome
     attributes: dict[str, Any] = {
@@ -188,13 +186,13 @@ def _attributes(attempt: Attempt, retry_of: int | None, drawn: Collection[str]) 
         "attempt": request.attempt,
         "seed": request.seed,
         "retry_of": retry_of,
-        **{f"params.{name}": value for name, value in request.params.items() if name not in drawn},
+        **{f"params.{name}": value for name, value in request.params.items() if name not in optuna_names},
     }
     if request.segment is not None:
         attributes["rung"] = request.segment.rung
     if outcome is not None:
-        fields = ("failure", "message", "exit_code", "node", "log", "start_method", "peak_memory")
-        attributes |= {name: getattr(outcome, name) for name in fields}
+        for name in ("failure", "message", "exit_code", "node", "log", "start_method", "peak_memory"):
+            attributes[name] = getattr(outcome, name)
         attributes |= {f"metrics.{name}": value for name, value in outcome.metrics.items()}
         if request.directions:  # an objective of Optuna returns its values, and these are the user attributes that it set
             attributes |= outcome.returned
@@ -221,8 +219,7 @@ def write(order: StudyOrder, lines: Iterable[str]) -> None:
         database_name = tables.redacted_url(order.url)
     except tables.DATABASE_ERRORS as error:
         masked_url = escapes.mask_passwords(order.url)
-        text = f"{masked_url} is not the URL of a database; for a file it is sqlite:///study.db"
-        raise errors.InputError(text) from error
+        raise errors.InputError(f"{masked_url} is not the URL of a database; for a file it is sqlite:///study.db") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -240,11 +237,15 @@ def write(order: StudyOrder, lines: Iterable[str]) -> None:
             f"{database_name} cannot be opened: {errors.first_line(error.__cause__ or error)}"
         ) from error
     except (*_STORAGE_ERRORS, RuntimeError) as error:  # RuntimeError: the tables are of another version of Optuna
-        is_wrapped = isinstance(error, optuna.exceptions.StorageInternalError)
-        database_error = (error.__cause__ or error) if is_wrapped else error
-        driver_error = getattr(database_error, "orig", None)
-        problem = errors.first_line(driver_error or database_error)
+        problem = errors.first_line(_unwrapped(error))
         raise errors.TargetError(f"{database_name} cannot be written: {problem}; nothing of the study is in it") from error
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """Return the error of a database's driver that Optuna or SQLAlchemy has wrapped; another error itself."""
+    if isinstance(error, optuna.exceptions.StorageInternalError) and error.__cause__ is not None:
+        error = error.__cause__
+    return getattr(error, "orig", None) or error
 
 
 def _store(session: Any, study: optuna.Study) -> None:
@@ -272,7 +273,8 @@ def _store(session: Any, study: optuna.Study) -> None:
     study_key = {"study_id": study_row.study_id}
     rows_by_table: dict[Any, list[dict[str, Any]]] = {
         models.StudyDirectionModel: [
-            study_key | {"direction": direction, "objective": index} for index, direction in enumerate(study.directions)
+            study_key | {"direction": direction, "objective": objective}
+            for objective, direction in enumerate(study.directions)
         ],
         models.StudyUserAttributeModel: _attribute_rows(study_key, storage.get_study_user_attrs(study_id)),
         models.StudySystemAttributeModel: _attribute_rows(study_key, storage.get_study_system_attrs(study_id)),
@@ -294,7 +296,7 @@ def _add_trial_rows(rows_by_table: dict[Any, list[dict[str, Any]]], key: dict[st
 
     Args:
         rows_by_table: Rows that will be inserted, by table.
-        key: Column `trial_id` with the id of the trial in the database.
+        key: Column `trial_id`, with the id of the trial in the database.
         trial: The trial.
     """
     rows_by_table[models.TrialUserAttributeModel] += _attribute_rows(key, trial.user_attrs)
@@ -305,9 +307,9 @@ def _add_trial_rows(rows_by_table: dict[Any, list[dict[str, Any]]], key: dict[st
         param = {"param_name": name, "param_value": distribution.to_internal_repr(value), "distribution_json": text}
         rows_by_table[models.TrialParamModel].append(key | param)
     # For infinity and NaN, Optuna stores NULL with a type that says which it is.
-    for index, value in enumerate(trial.values or ()):
+    for objective, value in enumerate(trial.values or ()):
         number, value_type = models.TrialValueModel.value_to_stored_repr(value)
-        value_row = {"objective": index, "value": number, "value_type": value_type}
+        value_row = {"objective": objective, "value": number, "value_type": value_type}
         rows_by_table[models.TrialValueModel].append(key | value_row)
     for step, report in trial.intermediate_values.items():
         number, report_type = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(report)
@@ -316,7 +318,7 @@ def _add_trial_rows(rows_by_table: dict[Any, list[dict[str, Any]]], key: dict[st
 
 
 def _attribute_rows(key: dict[str, int], attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of attributes. `key` is the column that refers to their study or trial, with its value."""
+    """Return the rows of attributes. `key` is the column that refers to their study or trial, such as {"trial_id": 7}."""
     return [key | {"key": name, "value_json": json.dumps(value)} for name, value in attributes.items()]
 
 
@@ -354,7 +356,11 @@ def show(order: StudyOrder, lines: Iterable[str]) -> None:
 
 
 class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
-    """A server at a Unix socket. Each connection has a thread, because browsers keep idle connections open."""
+    """A server at a Unix socket. Each connection has a thread, because browsers keep idle connections open.
+
+    Args:
+        listener: Listening socket.
+    """
 
     daemon_threads = True
 
@@ -377,15 +383,15 @@ class _Handler(wsgiref.simple_server.WSGIRequestHandler):
         """Print nothing, as the terminal is the user's."""
 
 
-def main(stdin: TextIO = sys.stdin) -> int:
+def main() -> int:
     """Carry out the order on stdin; return an exit code of `errors`."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    order = records.from_json(StudyOrder, stdin.readline())
+    order = records.from_json(StudyOrder, sys.stdin.readline())
     try:
         if order.url:
-            write(order, stdin)
+            write(order, lines=sys.stdin)
         else:
-            show(order, stdin)
+            show(order, lines=sys.stdin)
     except errors.TrialplaneError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

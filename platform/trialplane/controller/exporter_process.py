@@ -49,7 +49,7 @@ class ExporterProcess:
         self._unsent = b""  # messages that the exporter's pipe had no room for
         self.progress = Progress()
         self._is_complete: bool | None = None  # result of `close`; None before it is called
-        self._trials = 0  # number of trials that have ended
+        self._ended_trials = 0  # number of trials that have ended when `send_end` is called; 0 if it is unknown
         self._start()
 
     def wake(self) -> None:
@@ -65,13 +65,11 @@ class ExporterProcess:
     def send_end(self, run_end: End, trials: int = 0) -> None:
         """Tell the exporter that the run has ended. The exporter's process then exits as soon as everything is in MLflow.
 
-        This does not wait for an exporter that reads nothing.
-
         Args:
             run_end: Last state of the run.
-            trials: Number of trials that have ended; 0 to keep an earlier number.
+            trials: Number of trials that have ended; 0 if it is unknown.
         """
-        self._end, self._trials = run_end, trials or self._trials
+        self._end, self._ended_trials = run_end, trials
         self._send(records.to_json(run_end).encode() + b"\n")
 
     @property
@@ -99,9 +97,10 @@ class ExporterProcess:
         """
         if self._is_complete is not None:
             return self._is_complete
+        self._is_complete = False
         if self._end is not None:
             self._wait_until_recorded(patience, is_stopped, show)
-        self._is_complete = self._end is not None and self.process.poll() == errors.EXIT_OK
+            self._is_complete = self.process.poll() == errors.EXIT_OK
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
@@ -119,15 +118,15 @@ class ExporterProcess:
         while self.process.poll() is None and time.monotonic() < deadline and not is_stopped():
             show(self._progress_message())
             self._exchange(timeout=0.2)
-            progress = self.progress
-            if (progress.ended, progress.files) != (previous.ended, previous.files):
-                previous, deadline = progress, time.monotonic() + patience
+            has_moved_on = (self.progress.ended, self.progress.files) != (previous.ended, previous.files)
+            if has_moved_on:
+                previous, deadline = self.progress, time.monotonic() + patience
 
     def _progress_message(self) -> str:
         """Return a text for the user: how many trials are in MLflow, and after the last one how many files are missing."""
         progress = self.progress
-        if progress.trials < self._trials:
-            return f"recording in MLflow: {progress.trials} of {self._trials} trials"
+        if progress.trials < self._ended_trials:
+            return f"recording in MLflow: {progress.trials} of {self._ended_trials} trials"
         if progress.files:
             return f"recording in MLflow: {errors.counted(progress.files, 'file')} left"
         return "recording in MLflow"
@@ -154,13 +153,13 @@ class ExporterProcess:
                 stderr=log,
                 env=environment,
                 bufsize=0,
-                preexec_fn=_begin,
+                preexec_fn=_prepare_process,
             )
         assert self.process.stdin is not None
         os.set_blocking(self.process.stdin.fileno(), False)
         self._send(records.to_json(self._order).encode() + b"\n")
         if self._end is not None:
-            self.send_end(self._end)
+            self.send_end(self._end, self._ended_trials)
 
     def _restart(self) -> None:
         """Start a new process after one has died."""
@@ -180,7 +179,7 @@ class ExporterProcess:
         """Send lines to the exporter, after those that are unsent, as far as the pipe has room for them."""
         self._unsent += lines
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # the exporter has died, and `_exchange` restarts it
+        with contextlib.suppress(BrokenPipeError):  # the exporter has died; `_exchange` detects that and restarts it
             written_count = self.process.stdin.write(self._unsent) or 0  # None if the pipe is full
             self._unsent = self._unsent[written_count:]
 
@@ -196,12 +195,12 @@ class ExporterProcess:
         assert stdout is not None
         if not select.select([stdout], [], [], max(0.0, timeout))[0]:
             return
-        data = os.read(stdout.fileno(), 65536)
-        if not data:
+        received = os.read(stdout.fileno(), 65536)
+        if not received:  # it has closed its output
             self._handle_exit()
             return
-        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
-        for line in lines:
+        *complete_lines, self._partial_line = (self._partial_line + received).split(b"\n")
+        for line in complete_lines:
             self.progress = records.from_dict(Progress, json.loads(line))
 
     def _handle_exit(self) -> None:
@@ -211,13 +210,13 @@ class ExporterProcess:
         except subprocess.TimeoutExpired:
             exit_code = None
             self._kill()
-        is_finished = exit_code == errors.EXIT_OK and self._end is not None
-        if not is_finished:
+        has_finished = exit_code == errors.EXIT_OK and self._end is not None
+        if not has_finished:
             self._restart()
 
 
-def _begin() -> None:
-    """Prepare a new exporter before its program starts: lower its priority, and let the kernel kill it with this process."""
+def _prepare_process() -> None:
+    """Lower the priority of a new exporter before its program starts, and let the kernel kill it with this process."""
     process.end_with_parent()
     os.nice(NICENESS)
     os.setsid()

@@ -27,8 +27,13 @@ class Following:
     def __init__(self, attempts: Sequence[EarlierAttempt]) -> None:
         self._attempts = attempts
         self._next = 0  # position of the attempt that has to start next
-        self._positions: dict[tuple[int, int], int] = {}  # trial and rung of a segment that has started → its position
+        self._positions: dict[tuple[int, int], int] = {}  # segment that has started, see `_segment_key` → its position
         self._held: dict[int, TrialRequest] = {}  # position → request of an attempt that has not ended yet
+
+    @property
+    def _expected(self) -> EarlierAttempt | None:
+        """The attempt that has to start next; None if the earlier run is followed no further."""
+        return self._attempts[self._next] if self._next < len(self._attempts) else None
 
     def record_start(self, request: TrialRequest, previous: TrialOutcome | None) -> None:
         """Record the start of an attempt. If the earlier run has started another one here, it is followed no further.
@@ -39,45 +44,47 @@ class Following:
         """
         if previous is not None and previous.failure is not None:  # it is a retry
             if previous.answered_by:  # the user has the failure of the earlier run tried again
-                self._positions.pop(_key(request), None)
+                self._positions.pop(_segment_key(request), None)
             return
-        if self._next == len(self._attempts):  # the study is not followed any further
+        if (expected := self._expected) is None:
             return
-        expected, segment = self._attempts[self._next], request.segment or Segment()
-        is_same = (request.trial, request.seed, segment.rung, segment.done) == (
-            expected.trial,
-            expected.seed,
-            expected.rung,
-            expected.done,
+        segment = request.segment or Segment()
+        is_same = (
+            (request.trial, request.seed) == (expected.trial, expected.seed)
+            and (segment.rung, segment.done) == (expected.rung, expected.done)
+            and earlier.params_key(request.params) == earlier.params_key(expected.params)
         )
-        if is_same and earlier.params_key(request.params) == earlier.params_key(expected.params):
-            self._positions[request.trial, segment.rung] = self._next
+        if is_same:
+            self._positions[_segment_key(request)] = self._next
             self._next += 1
         else:
             self._attempts = self._attempts[: self._next]
 
-    def repeats(self, trial: int, rung: int) -> bool:
-        """Return whether the attempt that starts next may be at this trial and up to this rung, and need no training."""
-        if self._next == len(self._attempts):
+    def may_repeat_next(self, trial: int, rung: int) -> bool:
+        """Return whether an attempt at this trial up to this rung, if it starts next, may need no training."""
+        expected = self._expected
+        if expected is None or expected.outcome is None:
             return False
-        expected = self._attempts[self._next]
-        return (expected.trial, expected.rung) == (trial, rung) and expected.outcome is not None
+        return (expected.trial, expected.rung) == (trial, rung)
 
-    def attempt(self, request: TrialRequest) -> EarlierAttempt | None:
+    def repeated_attempt(self, request: TrialRequest) -> EarlierAttempt | None:
         """Return the attempt of the earlier run whose end an attempt takes over; None if it must be trained."""
-        position = self._positions.get(_key(request))
-        attempt = None if position is None else self._attempts[position]
-        return attempt if attempt is not None and attempt.outcome is not None else None
+        position = self._positions.get(_segment_key(request))
+        if position is None or self._attempts[position].outcome is None:
+            return None
+        return self._attempts[position]
 
-    def reports(self, request: TrialRequest, last_step: int) -> Iterator[tuple[int, Mapping[str, float]]]:
-        """Yield the reports, up to a step, of the attempt of the earlier run whose checkpoint an attempt continues."""
-        position = self._positions.get(_key(request))
+    def reports_until(self, request: TrialRequest, last_step: int) -> Iterator[tuple[int, Mapping[str, float]]]:
+        """Yield the reports up to a step of the earlier attempt whose checkpoint an attempt continues: step and metrics."""
+        position = self._positions.get(_segment_key(request))
         reports = () if position is None else self._attempts[position].reports
-        yield from ((step, metrics) for step, metrics in reports if step <= last_step)
+        for step, metrics in reports:
+            if step <= last_step:
+                yield step, metrics
 
     def hold(self, request: TrialRequest) -> None:
         """Hold an attempt that takes over the end of an earlier one, until `take_due` yields it."""
-        self._held[self._positions[_key(request)]] = request
+        self._held[self._positions[_segment_key(request)]] = request
 
     def take_due(self, is_stuck: bool) -> Iterator[TrialRequest]:
         """Remove and yield the held attempts that end before the next start, in the order of their ends.
@@ -85,21 +92,22 @@ class Following:
         Args:
             is_stuck: Whether nothing starts before one of the held attempts has ended.
         """
-        due = in_order = sorted(self._held, key=self._end_time)
-        if self._next < len(self._attempts):  # the study is still followed
-            due = [position for position in self._attempts[self._next].ended_before if position in self._held]
+        in_order = sorted(self._held, key=self._end_time)
+        due = in_order
+        if (expected := self._expected) is not None:
+            due = [position for position in expected.ended_before if position in self._held]
         if not due and is_stuck:
             due = in_order[:1]
         for position in due:
             yield self._held.pop(position)
 
     def _end_time(self, position: int) -> tuple[float, int]:
-        """Return the time at which the attempt at a position has ended in the earlier run, and the position."""
+        """Return a key to sort positions by the time at which their attempts have ended in the earlier run."""
         outcome = self._attempts[position].outcome
         assert outcome is not None
         return outcome.ended, position
 
 
-def _key(request: TrialRequest) -> tuple[int, int]:
-    """Return the trial of an attempt, and the rung at which it ends."""
+def _segment_key(request: TrialRequest) -> tuple[int, int]:
+    """Return the trial of an attempt, and the rung at which it ends; 0 if it trains to the end."""
     return request.trial, 0 if request.segment is None else request.segment.rung

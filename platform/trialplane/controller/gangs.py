@@ -33,14 +33,14 @@ class _Gang:
     """Slots that run trials together.
 
     Attributes:
-        index: Number of the gang for the loop.
-        members: Numbers of its slots, node 0 first.
+        index: Number of the gang, which the loop takes for the number of a slot.
+        members: Its slots by node.
         request: Request of the attempt that runs in it; None while it is idle.
         running: Nodes that have not ended.
         times: Times of other nodes' ranks, as metrics for the next report of node 0.
         ends: Last event of each node that has ended, by node, in the order of arrival; without the outcome if the node was
             killed.
-        to_answer: Node whose event the loop has not answered yet; None if there is none.
+        waiting_node: Node whose event the loop has not answered yet; None if there is none.
         kill_at: Time by the monotonic clock at which the nodes that still run are killed; None if none is scheduled.
         kill_reason: Reason for the kill, as a clause: "another node of the trial failed".
         is_killed: Whether nodes were killed, so that their outcomes do not explain the trial's.
@@ -53,7 +53,7 @@ class _Gang:
     running: set[int] = dataclasses.field(default_factory=set)
     times: dict[str, float] = dataclasses.field(default_factory=dict)
     ends: dict[int, SlotTrial] = dataclasses.field(default_factory=dict)
-    to_answer: int | None = None
+    waiting_node: int | None = None
     kill_at: float | None = None
     kill_reason: str = ""
     is_killed: bool = False
@@ -73,9 +73,9 @@ class GangPool:
     def __init__(self, pool: Pool, config: SlotConfig) -> None:
         self._pool = pool
         self._nodes = config.nodes
-        self._patience = config.grace + MARGIN
+        self._failure_patience = config.grace + MARGIN  # seconds in which the other nodes may report their failures
         self._linger = config.linger
-        self._warm: dict[int, SlotReady] = {}  # slot → the event that its template is warm
+        self._ready_events: dict[int, SlotReady] = {}  # slot → the event that its template is warm
         self._free_slots: list[int] = []  # idle slots without a gang, in the order in which they became ready
         self._gangs: dict[int, _Gang] = {}
         self._gang_of: dict[int, _Gang] = {}  # slot → its gang
@@ -128,12 +128,12 @@ class GangPool:
         gang.request = request
         gang.running = set(range(self._nodes))
         gang.ends, gang.times = {}, {}
-        gang.kill_at, gang.is_killed, gang.to_answer = None, False, None
-        rendezvous = self._warm[gang.members[0]].address
+        gang.kill_at, gang.is_killed, gang.waiting_node = None, False, None
+        rendezvous = self._ready_events[gang.members[0]].address
         for node, member in enumerate(gang.members):
-            # Time in which a trial waits for the pruner's answer does not count against its limit. Only node 0 can measure
-            # these waits, so in a prunable trial only node 0 has the limit.
-            timeout = None if node and request.prunable else request.timeout
+            # Time in which a trial waits for the pruner's answer does not count against its time limit. Only node 0 can
+            # measure these waits, so in a prunable trial only node 0 has the limit.
+            timeout = request.timeout if node == 0 or not request.prunable else None
             self._pool.start(member, dataclasses.replace(request, node=node, rendezvous=rendezvous, timeout=timeout))
 
     def remove_checkpoints(self, folders: tuple[TrialFolder, ...]) -> SlotCall[None] | None:
@@ -151,9 +151,9 @@ class GangPool:
         """
         assert suggested is None, "an objective of Optuna runs in one process"
         gang = self._gangs[slot]
-        if gang.to_answer is not None:
-            self._pool.answer(gang.members[gang.to_answer], prune_at if gang.to_answer == 0 else None)
-            gang.to_answer = None
+        if gang.waiting_node is not None:
+            self._pool.answer(gang.members[gang.waiting_node], prune_at if gang.waiting_node == 0 else None)
+            gang.waiting_node = None
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
         """Kill the trial of a gang, see `Pool.kill`."""
@@ -177,7 +177,7 @@ class GangPool:
         Raises:
             EntrypointError, SlotError: As `Pool.events`.
         """
-        # When the pool became smaller, gangs may have been dissolved, and their slots can form new ones.
+        # `resize` may have dissolved gangs, whose slots can form new ones.
         ready_events = list(self._form_gangs())
         if ready_events:
             yield from ready_events
@@ -191,14 +191,14 @@ class GangPool:
             pool_error = error  # raised below, after the events before it: these may be outcomes
         # A kill may have been due for minutes while the loop handled an earlier event. A gang with new events is not killed
         # yet, because they may be the ends of its nodes.
-        reporting = {event.slot for event in received}
-        self._kill_due_nodes(gang for gang in self._gangs.values() if reporting.isdisjoint(gang.members))
+        slots_with_events = {event.slot for event in received}
+        self._kill_due_nodes(gang for gang in self._gangs.values() if slots_with_events.isdisjoint(gang.members))
         for event in received:
             if isinstance(event, SlotReady):
-                self._warm[event.slot] = event
+                self._ready_events[event.slot] = event
                 if event.slot not in self._gang_of and event.slot not in self._free_slots:
                     self._free_slots.append(event.slot)
-            elif isinstance(event, SlotTrial):
+            else:
                 yield from self._take_node_event(event)
             yield from self._form_gangs()
         if pool_error is not None:
@@ -213,17 +213,16 @@ class GangPool:
         while len(self._free_slots) >= self._nodes:
             members = sorted(self._free_slots[: self._nodes])
             del self._free_slots[: self._nodes]
-            index = next(number for number in itertools.count() if number not in self._gangs)
-            gang = _Gang(index, members)
-            self._gangs[gang.index] = gang
+            free_index = next(index for index in itertools.count() if index not in self._gangs)
+            gang = self._gangs[free_index] = _Gang(free_index, members)
             self._gang_of.update(dict.fromkeys(members, gang))
-            warm = [self._warm[member] for member in members]
+            ready_events = [self._ready_events[member] for member in members]
             yield SlotReady(
                 slot=gang.index,
-                seconds=max(ready.seconds for ready in warm),
-                unclean=tuple(dict.fromkeys(reason for ready in warm for reason in ready.unclean)),
-                node=", ".join(dict.fromkeys(ready.node for ready in warm)),
-                address=warm[0].address,
+                seconds=max(ready.seconds for ready in ready_events),
+                unclean=tuple(dict.fromkeys(reason for ready in ready_events for reason in ready.unclean)),
+                node=", ".join(dict.fromkeys(ready.node for ready in ready_events)),
+                address=ready_events[0].address,
             )
 
     def _dissolve(self, gang: _Gang) -> None:
@@ -242,49 +241,50 @@ class GangPool:
         if event.slot_lost:
             del self._gang_of[event.slot]
             gang.is_broken = True
-        gang.to_answer = node if event.outcome is None else None
-        trial_messages = self._take_node_messages(gang, node, event)
+        gang.waiting_node = node if event.outcome is None else None
+        trial_messages = self._trial_messages(gang, node, event)
         if event.outcome is None or trial_messages:  # a node that runs waits for an answer, also without messages
             yield SlotTrial(slot=gang.index, request=request, messages=trial_messages)
         if event.outcome is None:
             return
         gang.running.discard(node)
-        # The end of a node that was killed is stored without its messages, and so without its outcome: that does not explain
-        # the end of the trial.
+        # The outcome of a node that was killed does not explain the end of the trial. It is among the messages.
         gang.ends[node] = dataclasses.replace(event, messages=()) if gang.is_killed else event
-        self._schedule_kills(gang, event)
+        self._schedule_kills(gang, node, event)
         if not gang.running:
             yield self._end_trial(gang, request)
 
-    def _take_node_messages(self, gang: _Gang, node: int, event: SlotTrial) -> tuple[LogGrown | TrialReport | Confirm, ...]:
-        """Return the messages of a node that count for the trial: of all nodes log lines, but reports only of node 0.
+    def _trial_messages(self, gang: _Gang, node: int, event: SlotTrial) -> tuple[LogGrown | TrialReport | Confirm, ...]:
+        """Return the messages of a node that count for the trial: of each node its log and `Confirm`, of node 0 its reports.
 
-        Of a report of another node, the times of its ranks are kept for the next report of node 0.
+        Of a report of another node, store the times of its ranks for the next report of node 0.
         """
         trial_messages: list[LogGrown | TrialReport | Confirm] = []
         for message in event.messages:
             if isinstance(message, (LogGrown, Confirm)):
                 trial_messages.append(message)
             elif isinstance(message, TrialReport) and node == 0:
-                trial_messages.append(self._add_times(gang, message))
+                trial_messages.append(self._with_times(gang, message))
             elif isinstance(message, TrialReport):
                 gang.times |= ranks.as_metrics(ranks.seconds(message.metrics))
         return tuple(trial_messages)
 
-    def _add_times(self, gang: _Gang, report: TrialReport) -> TrialReport:
+    def _with_times(self, gang: _Gang, report: TrialReport) -> TrialReport:
         """Return a report of node 0 with the times of the other nodes' ranks that have arrived since the one before."""
         if system_metrics.is_sample(report.metrics):
             return report
         times, gang.times = gang.times, {}
-        return dataclasses.replace(report, metrics={**report.metrics, **times}) if times else report
+        return dataclasses.replace(report, metrics={**report.metrics, **times})
 
-    def _schedule_kills(self, gang: _Gang, event: SlotTrial) -> None:
+    def _schedule_kills(self, gang: _Gang, ended_node: int, event: SlotTrial) -> None:
         """Schedule the kill of the nodes that still run, after one node has ended.
 
         - If the node certainly failed by itself, the others are killed at once.
         - If its failure may be a consequence of another one, the others get time to report their own failures.
         - If it was stopped, the others may have been stopped too, and get time to write a checkpoint.
         - If node 0 has completed, the others get `SlotConfig.linger` seconds to end as well.
+        - If a stop rule of the job ended the node, the others are killed at once.
+        - If another node has completed, nothing is scheduled.
         """
         outcome = event.outcome
         assert outcome is not None
@@ -293,13 +293,14 @@ class GangPool:
         if outcome.state is TrialState.COMPLETE:
             if outcome.early:
                 self._kill_after(gang, seconds=0.0, reason="a stop rule ended the trial")
-            elif gang.members.index(event.slot) == 0:
+            elif ended_node == 0:
                 reason = f"it was still at work {self._linger:g} s after rank 0 had returned its result"
                 self._kill_after(gang, self._linger, reason)
             return
         # A process that was stopped is LOST, too. But a slot that is lost without an exit code has lost its machine.
-        was_stopped = outcome.failure is FailureClass.LOST and (not event.slot_lost or outcome.exit_code is not None)
-        patience = self._patience if was_stopped or causes.may_be_consequence(outcome) else 0.0
+        has_lost_machine = event.slot_lost and outcome.exit_code is None
+        was_stopped = outcome.failure is FailureClass.LOST and not has_lost_machine
+        patience = self._failure_patience if was_stopped or causes.may_be_consequence(outcome) else 0.0
         self._kill_after(gang, patience, "another node of the trial failed")
 
     def _kill_after(self, gang: _Gang, seconds: float, reason: str) -> None:
@@ -324,16 +325,17 @@ class GangPool:
     def _end_trial(self, gang: _Gang, request: TrialRequest) -> SlotTrial:
         """Return the event of the trial's end, after its last node has ended. Dissolve the gang if it has lost a slot."""
         gang.request = None
-        node_0_end = gang.ends[0]
-        outcome = _trial_outcome(gang)
-        arrays = node_0_end.arrays if outcome.state is TrialState.COMPLETE else None
-        store, slot_lost = node_0_end.store, gang.is_broken
-        trial_end = SlotTrial(
-            gang.index, request, messages=(TrialEnded(outcome),), arrays=arrays, store=store, slot_lost=slot_lost
-        )
         if gang.is_broken:
             self._dissolve(gang)
-        return trial_end
+        outcome = _trial_outcome(gang)
+        return SlotTrial(
+            gang.index,
+            request,
+            messages=(TrialEnded(outcome),),
+            arrays=gang.ends[0].arrays if outcome.state is TrialState.COMPLETE else None,
+            store=gang.ends[0].store,
+            slot_lost=gang.is_broken,
+        )
 
 
 def _trial_outcome(gang: _Gang) -> TrialOutcome:
@@ -342,22 +344,21 @@ def _trial_outcome(gang: _Gang) -> TrialOutcome:
     If it is the failure of another node than node 0, its message names that node. If nodes were killed after node 0 had
     completed, the message names them.
     """
-    outcome, origin = verdict({node: end.outcome for node, end in gang.ends.items() if end.outcome is not None})
-    if origin != 0:
-        location = f" ({outcome.node})" if outcome.node else ""
-        node_0_outcome = gang.ends[0].outcome
-        # Node 0 has the trial's metrics, if it has reported any.
-        node_0_metrics = {} if node_0_outcome is None else node_0_outcome.metrics
-        metrics = node_0_metrics or outcome.metrics
-        return dataclasses.replace(outcome, message=f"node {origin}{location}: {outcome.message}", metrics=metrics)
+    outcomes = {node: end.outcome for node, end in gang.ends.items() if end.outcome is not None}
+    outcome, decisive_node = _decisive_outcome(outcomes)
+    if decisive_node != 0:
+        pod = f" ({outcome.node})" if outcome.node else ""
+        # Node 0 has the trial's metrics, unless it was killed or has reported none.
+        metrics = (outcomes[0].metrics if 0 in outcomes else {}) or outcome.metrics
+        return dataclasses.replace(outcome, message=f"node {decisive_node}{pod}: {outcome.message}", metrics=metrics)
     if outcome.state is TrialState.COMPLETE and gang.is_killed and not outcome.early:
-        killed_nodes = sorted(node for node, end in gang.ends.items() if end.outcome is None)
+        killed_nodes = sorted(gang.ends.keys() - outcomes.keys())
         remarks = (f"node {node} was ended because {gang.kill_reason}" for node in killed_nodes)
         return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, *remarks))))
     return outcome
 
 
-def verdict(outcomes: Mapping[int, TrialOutcome]) -> tuple[TrialOutcome, int]:
+def _decisive_outcome(outcomes: Mapping[int, TrialOutcome]) -> tuple[TrialOutcome, int]:
     """Return the outcome of a trial, and the node that it comes from.
 
     It is that of node 0 if no node failed, and if node 0 was paused or ended by a stop rule. Otherwise it is the failure
@@ -370,13 +371,13 @@ def verdict(outcomes: Mapping[int, TrialOutcome]) -> tuple[TrialOutcome, int]:
     failures = {node: outcome for node, outcome in outcomes.items() if outcome.state is not TrialState.COMPLETE}
     node_0 = outcomes.get(0)
     # If node 0 was paused, or ended by a stop rule, the others may have failed only because they waited for it.
-    ended_by_design = node_0 is not None and (node_0.early or node_0.state is TrialState.PAUSED)
-    if not failures or ended_by_design:
+    has_ended_by_design = node_0 is not None and (node_0.early or node_0.state is TrialState.PAUSED)
+    if not failures or has_ended_by_design:
         return outcomes[0], 0
     outcome = causes.cause(list(failures.values()))
-    node = next(node for node, failure in failures.items() if failure is outcome)
+    decisive_node = next(node for node, failure in failures.items() if failure is outcome)
     if outcome.failure is FailureClass.ERROR and causes.may_be_consequence(outcome):
         # No node failed by itself: the connection between them did, and may recover.
         text = f"the nodes of the trial lost each other: {outcome.message}"
         outcome = dataclasses.replace(outcome, failure=FailureClass.LOST, message=text)
-    return outcome, node
+    return outcome, decisive_node

@@ -1,7 +1,7 @@
 """Optuna's storage of a study, in memory: one trial per logical trial. Samplers see a bounded part of them.
 
-For each attempt the ledger stores a document, from which its trial is restored exactly (`document`, `trial`). The ledger
-also stores the reports of the attempt, or a sample of a very long curve.
+For each attempt the ledger stores a document, from which its trial is restored exactly (`trial_document`, `restore_trial`).
+The ledger also stores the reports of the attempt, or a sample of a very long curve.
 
 A retry replaces the attempt that it repeats. So the numbers, the order and the states of the trials are those of a study in
 which nothing was lost or stopped. Samplers and pruners rely on that.
@@ -62,18 +62,18 @@ BOUNDS = {"tpe": Bound(trials=1000, best=200), "gp": Bound(trials=300, best=150)
 _distribution = functools.cache(json_to_distribution)  # parsing is slow, and all trials have the same few distributions
 
 
-def document(trial: FrozenTrial, sign: float = 1.0) -> dict[str, Any]:
-    """Return the JSON document of a trial, from which `trial` restores it.
+def trial_document(trial: FrozenTrial, report_sign: float = 1.0) -> dict[str, Any]:
+    """Return the JSON document of a trial, from which `restore_trial` restores it.
 
     Args:
         trial: Trial in memory.
-        sign: Factor of its reports in memory, see `Pruning.sign`.
+        report_sign: Factor of its reports in memory, see `Pruning.sign`.
 
     Returns:
         A mapping with `state`, `values`, `params` (by name: Optuna's internal value and the distribution as JSON),
         `attributes` (Optuna's system attributes), and `started` and `ended` in seconds since the epoch.
     """
-    value_sign = sign if trial.state == OptunaState.PRUNED else 1.0  # the value of a pruned trial is its last report
+    value_sign = report_sign if trial.state == OptunaState.PRUNED else 1.0  # a pruned trial has its last report as its value
     return {
         "state": trial.state.name,
         "values": None if trial.values is None else [_json_number(value_sign * value) for value in trial.values],
@@ -87,15 +87,15 @@ def document(trial: FrozenTrial, sign: float = 1.0) -> dict[str, Any]:
     }
 
 
-def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> FrozenTrial:
+def restore_trial(number: int, document: Mapping[str, Any], report_sign: float = 1.0) -> FrozenTrial:
     """Return the trial of a document, without its reports.
 
     Args:
         number: Number of the trial.
-        document: Document of the trial, see `document`.
-        sign: Factor of its reports in memory, see `Pruning.sign`.
+        document: Result of `trial_document`.
+        report_sign: Factor of its reports in memory, see `Pruning.sign`.
     """
-    value_sign = sign if document["state"] == OptunaState.PRUNED.name else 1.0
+    value_sign = report_sign if document["state"] == OptunaState.PRUNED.name else 1.0
     distributions = {name: _distribution(text) for name, (_, text) in document["params"].items()}
     values = document["values"]
     return FrozenTrial(
@@ -104,7 +104,7 @@ def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> Frozen
         state=OptunaState[document["state"]],
         value=None,
         values=None if values is None else [value_sign * float(value) for value in values],
-        datetime_start=start(document),
+        datetime_start=start_time(document),
         datetime_complete=_local_time(document["ended"]),
         params={name: distributions[name].to_external_repr(value) for name, (value, _) in document["params"].items()},
         distributions=distributions,
@@ -114,8 +114,8 @@ def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> Frozen
     )
 
 
-def start(document: Mapping[str, Any]) -> datetime.datetime | None:
-    """Return the start time in a document of a trial, as Optuna stores it; None if the trial has none."""
+def start_time(document: Mapping[str, Any]) -> datetime.datetime | None:
+    """Return the start time in a result of `trial_document`, as Optuna stores it; None if the trial has none."""
     return _local_time(document["started"])
 
 
@@ -125,7 +125,11 @@ def _json_number(value: float) -> float | str:
 
 
 def _local_time(seconds: float | None) -> datetime.datetime | None:
-    """Return a time as Optuna stores it: local and without a time zone."""
+    """Return a time as Optuna stores it: local and without a time zone; None for None.
+
+    Args:
+        seconds: Time in seconds since the epoch.
+    """
     return None if seconds is None else datetime.datetime.fromtimestamp(seconds)
 
 
@@ -149,11 +153,11 @@ class History(optuna.storages.InMemoryStorage):
         self._is_class_sampler = bool(job.search.sampler.class_path)  # whether the job names the sampler by its class
         self._is_tune_searcher = job.search.sampler.is_tune_searcher  # whether this class is a searcher of Ray Tune
         self._suggests = job.search.suggests
-        # Optuna's attributes of a trial that violates all constraints
+        # Optuna's attributes of a trial that violates all constraints.
         self._violations = {f"constraints:{constraint.metric}": math.inf for constraint in job.search.constraints}
         self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in self.directions]
-        # Whether a sampler that learns only from complete trials gets paused ones as complete. Of constraints and of several
-        # objectives, trials have values only at their end.
+        # Whether a sampler that learns only from complete trials gets paused ones as complete. It does not with constraints
+        # or several objectives, as trials have these values only at their end.
         self._ranks_paused = (
             isinstance(job.search.ladder, Ladder)
             and points.WORST.get(self._sampler) is OptunaState.COMPLETE
@@ -170,7 +174,7 @@ class History(optuna.storages.InMemoryStorage):
         self._losses: dict[int, list[float]] = {}
         self._sort_keys: dict[int, tuple[float, ...]] = {}
         self._unfinished: set[int] = set()  # numbers of running trials
-        # The distributions of all trials, which are mostly equal. Own ones take a third of the memory of a trial.
+        # The distributions of all trials, and sets of them by name. Trials with equal ones share them, which saves memory.
         self._distributions: dict[BaseDistribution, BaseDistribution] = {}
         self._spaces: dict[tuple[tuple[str, BaseDistribution], ...], dict[str, BaseDistribution]] = {}
         self._hidden: set[int] = set()  # numbers of the trials that samplers do not get
@@ -202,9 +206,8 @@ class History(optuna.storages.InMemoryStorage):
             is_bad: Whether it has no values by its own fault. Samplers then get it with the worst possible values, and with
                 all constraints violated.
         """
-        number = trial.number
-        space = trial.distributions
-        trial.distributions = self._spaces.setdefault(tuple(space.items()), space)  # trials with equal spaces share one
+        number, space = trial.number, trial.distributions
+        trial.distributions = self._spaces.setdefault(tuple(space.items()), space)  # an equal one, which trials share
         self._unfinished.discard(number)
         self._selection = self._ranked = None
         # If a segment has failed, the trial as it was paused is still needed: the segment is retried, or samplers learn from
@@ -217,24 +220,25 @@ class History(optuna.storages.InMemoryStorage):
         lacks_parameters = any(trial.params.keys() < shape for shape in self._shapes)  # see `_add_shape`
         if is_bad and can_learn_from_bad and not lacks_parameters:
             self._worst[number] = self._as_worst(trial)
-            if not self._is_class_sampler:  # `_finite_worst`, for a class, needs the losses of real results only
-                trial = self._worst[number]
-        self._store_sort_values(trial if number in self._worst else self._paused.get(number, trial))
+            # `_finite_worst`, for a class, needs the losses of real results only.
+            self._store_sort_values(trial if self._is_class_sampler else self._worst[number])
+        else:
+            self._store_sort_values(self._paused.get(number, trial))
 
     def _store_sort_values(self, trial: FrozenTrial) -> None:
         """Store the losses or the sort key of a finished trial, by which `_select` selects trials for samplers."""
-        number = trial.number
-        if number in self._hidden:
+        if trial.number in self._hidden:
             return
-        if trial.state == OptunaState.COMPLETE and not points.violation(trial):
-            self._losses[number] = self._loss(trial)
-        elif trial.state == OptunaState.COMPLETE or (trial.state == OptunaState.PRUNED and self._learns_from_pruned):
-            self._sort_keys[number] = self._sort_key(trial)
+        is_complete = trial.state == OptunaState.COMPLETE
+        if is_complete and not points.violation(trial):
+            self._losses[trial.number] = self._loss(trial)
+        elif is_complete or (trial.state == OptunaState.PRUNED and self._learns_from_pruned):
+            self._sort_keys[trial.number] = self._sort_key(trial)
 
     def replace(self, trial_id: int, attempt: FrozenTrial) -> None:
         """Replace the attempt of a trial by another one. The trial counts as unfinished until `record_end` is called."""
         previous = self.get_trial(trial_id)
-        if previous.state == OptunaState.PRUNED and self._learns_from_pruned:
+        if previous.state == OptunaState.PRUNED and self._learns_from_pruned:  # Optuna has a paused trial as a pruned one
             self._paused[previous.number] = previous
         attempt.number, attempt._trial_id = previous.number, trial_id
         study_id, _ = self._trial_id_to_study_id_and_number[trial_id]
@@ -261,15 +265,23 @@ class History(optuna.storages.InMemoryStorage):
         self, study_id: int, deepcopy: bool = True, states: Container[OptunaState] | None = None
     ) -> list[FrozenTrial]:
         """Return all trials; while a sampler draws, only the trials that samplers get, see the module's docstring."""
+        replacements = (self._earlier, self._bound, self._worst, self._paused, self._hidden)
+        samplers_get_others = self._ranks_paused or any(replacements)
+        if self._is_drawing and samplers_get_others:
+            own_trials = super().get_all_trials(study_id, deepcopy=False)
+            return [trial for trial in self._sampler_trials(own_trials) if states is None or trial.state in states]
+        return super().get_all_trials(study_id, deepcopy, states)
+
+    @property
+    def _bound(self) -> Bound | None:
+        """The number of the trials that the sampler gets; None if it gets all of them."""
         bound = BOUNDS.get(self._sampler)
-        if bound is not None and len(self._losses) + len(self._sort_keys) <= bound.trials:
-            bound = None  # it gets all of them
-        samplers_get_others = bound or self._ranks_paused or self._worst or self._paused or self._earlier or self._hidden
-        if not self._is_drawing or not samplers_get_others:
-            return super().get_all_trials(study_id, deepcopy, states)
-        own_trials = super().get_all_trials(study_id, deepcopy=False)
+        return bound if bound is not None and len(self._losses) + len(self._sort_keys) > bound.trials else None
+
+    def _sampler_trials(self, own_trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+        """Return the trials that samplers get: those of earlier studies, and own ones, selected and changed for samplers."""
         trials = self._earlier | {trial.number: trial for trial in own_trials}
-        if bound is not None:
+        if (bound := self._bound) is not None:
             if self._selection is None:
                 self._selection = self._select(trials, bound)
             trials = {number: trials[number] for number in sorted({*self._selection, *self._unfinished})}
@@ -277,11 +289,11 @@ class History(optuna.storages.InMemoryStorage):
         paused = {number: trial for number, trial in self._paused.items() if number not in self._worst}
         replaced = worst | paused
         visible = [replaced.get(number, trial) for number, trial in trials.items() if number not in self._hidden]
-        if self._ranks_paused:
-            if self._ranked is None:
-                self._ranked = self._as_ranked(visible)
-            visible = [self._ranked.get(trial.number, trial) for trial in visible]
-        return [trial for trial in visible if states is None or trial.state in states]
+        if not self._ranks_paused:
+            return visible
+        if self._ranked is None:
+            self._ranked = self._as_ranked(visible)
+        return [self._ranked.get(trial.number, trial) for trial in visible]
 
     def _add_shape(self, names: frozenset[str]) -> None:
         """Record the names of the parameters of a complete trial, and no longer learn from failed trials that lack some.
@@ -292,8 +304,9 @@ class History(optuna.storages.InMemoryStorage):
         """
         if names not in self._shapes:
             self._shapes.add(names)
-            for number in [number for number, trial in self._worst.items() if trial.params.keys() < names]:
-                self._remove_end(number)
+            for number, trial in list(self._worst.items()):
+                if trial.params.keys() < names:
+                    self._remove_end(number)
 
     def _remove_end(self, number: int) -> None:
         """Undo `record_end` for a trial."""
@@ -318,14 +331,14 @@ class History(optuna.storages.InMemoryStorage):
         return worst
 
     def _as_ranked(self, trials: Sequence[FrozenTrial]) -> dict[int, FrozenTrial]:
-        """Return trials that have ended or paused by number, each as complete, with a value that stands for its rank.
+        """Return trials that have ended or are paused by number, each as complete, with a value that stands for its rank.
 
         Trials with more steps rank before others, and trials with the same number of steps by their value, as TPE ranks
         them. The value is the quantile of the standard normal distribution at this rank, because values of different steps
         have no common scale, and a model such as GP's needs one. Trials that have failed by their own fault have infinite
         losses, and rank last. Trials without a value and without reports are left out.
         """
-        keys: dict[int, tuple[float, ...]] = {}
+        keys: dict[int, tuple[float, ...]] = {}  # number of a trial → its sort key: the best trial has the smallest one
         for trial in trials:
             if trial.state == OptunaState.COMPLETE:
                 [loss] = self._loss(trial)
@@ -339,14 +352,13 @@ class History(optuna.storages.InMemoryStorage):
             if trial.number in keys:
                 ranked[trial.number] = complete = copy.copy(trial)
                 complete.state = OptunaState.COMPLETE
-                complete.values = [self._signs[0] * scores[keys[trial.number]]]
+                complete.values = [self._signs[0] * scores[keys[trial.number]]]  # a score is a loss, smaller is better
         return ranked
 
     def _finite_worst(self) -> dict[int, FrozenTrial]:
         """Return the trials in `_worst` by number, with the worst values of any trial so far instead of infinity.
 
-        Not every class can learn from infinity. The result is empty while no trial has values; failed trials stay failed
-        then.
+        Not every class can learn from infinity. Before any trial has values the result is empty: failed trials stay failed.
         """
         if not self._losses:
             return {}
@@ -362,7 +374,7 @@ class History(optuna.storages.InMemoryStorage):
         return [sign * value for sign, value in zip(self._signs, trial.values, strict=True)]
 
     def _sort_key(self, trial: FrozenTrial) -> tuple[float, ...]:
-        """Return the key by which trials that are not feasible or were pruned are sorted, the best first, as TPE does.
+        """Return the key by which trials that are not feasible or were pruned are sorted, the best first, as by TPE.
 
         Pruned trials with reports come first, sorted by their last step and its value. Then come pruned trials without
         reports, and then infeasible trials, sorted by violation.
@@ -382,7 +394,7 @@ class History(optuna.storages.InMemoryStorage):
         as a whole by crowding distance.
         """
         best: list[int] = []
-        feasible = np.array(sorted(self._losses), dtype=int)
+        feasible = np.array(sorted(self._losses), dtype=int)  # numbers of trials
         ranks = _fast_non_domination_rank(np.array([self._losses[number] for number in feasible]), n_below=bound.best)
         for rank in range(ranks.max(initial=-1) + 1):
             front = [trials[number] for number in feasible[ranks == rank]]
@@ -395,7 +407,7 @@ class History(optuna.storages.InMemoryStorage):
         best += others[: bound.best - len(best)]
         candidates = sorted((self._losses.keys() | self._sort_keys.keys()).difference(best))
         sample_size = bound.trials - bound.best
-        sample = [candidates[index * len(candidates) // sample_size] for index in range(sample_size)]
+        sample = [candidates[index * len(candidates) // sample_size] for index in range(sample_size)]  # evenly spaced
         # Before a trial of this study has ended, Optuna takes the space from trial -1, see `samplers.earlier_trials`.
         if -1 in candidates and -1 not in sample:
             sample[0] = -1

@@ -27,30 +27,29 @@ class Hours:
     """Seconds of the attempts of a run, and of their workers. Times are in seconds since the epoch.
 
     Attributes:
-        workers: Current number of workers of a collection. 0 in any other run.
+        workers: Current number of workers of a collection; 0 in any other run.
     """
 
     def __init__(self) -> None:
         self.workers = 0
-        self._ended = Busy()
+        self._ended = Busy()  # of the attempts that have ended
         self._running: dict[int, _Start] = {}  # number of an attempt → its start
         self._worker_seconds = 0.0  # of all workers up to the last change of their number
-        self._changed = 0.0  # time of this change
+        self._last_change = 0.0  # time of this change
 
     def set_workers(self, number: int, now: float) -> None:
         """Record that a collection has `number` workers from the time `now` on."""
-        self._worker_seconds, self._changed = self._worker_seconds_at(now), now
-        self.workers = number
+        self._worker_seconds = self._worker_seconds_at(now)
+        self._last_change, self.workers = now, number
 
     def start(self, attempt: int, now: float) -> None:
         """Record the start of an attempt."""
         self._running[attempt] = _Start(time=now, worker_seconds=self._worker_seconds_at(now))
 
     def end(self, attempt: int, now: float) -> float | None:
-        """Record the end of a running attempt.
+        """Record the end of a running attempt, and return the mean number of workers during it.
 
-        Returns:
-            Mean number of workers during the attempt; None if an earlier controller started it.
+        The result is None if an earlier controller started the attempt. Call `add` for its time, which the outcome has.
         """
         start = self._running.pop(attempt, None)
         if start is None:
@@ -78,4 +77,4 @@ class Hours:
 
     def _worker_seconds_at(self, now: float) -> float:
         """Return the seconds of all workers up to a time."""
-        return self._worker_seconds + self.workers * max(0.0, now - self._changed)
+        return self._worker_seconds + self.workers * max(0.0, now - self._last_change)

@@ -340,7 +340,7 @@ class Ledger:
             attempt.has_begun = True
             self._record_beginning(attempt, start, min(report.start_step, records.MAX_STEP))
             # The pruner compares whole curves, so it gets the reports of the earlier trial, too.
-            for step, metrics in self.reuse.following.reports(attempt.request, report.start_step):
+            for step, metrics in self.reuse.following.reports_until(attempt.request, report.start_step):
                 self.report(TrialReport(report.number, step, metrics, time=report.time))
         self._curves.add(attempt.request, report)
         if system_metrics.is_sample(report.metrics):
@@ -539,7 +539,7 @@ class Ledger:
 
     def answer(self, request: TrialRequest) -> bool:
         """Return whether an attempt takes over the end of an earlier one, and need not run. `take_answers` then ends it."""
-        if self.reuse.following.attempt(request) is not None:
+        if self.reuse.following.repeated_attempt(request) is not None:
             self.reuse.following.hold(request)
             self._hours.end(request.number, time.time())  # it uses its slot for no work
             return True
@@ -603,7 +603,7 @@ class Ledger:
             folder=donor.folder,
         )
         series: int | None = previous.series
-        if donor_outcome.answered_by and not self.reuse.following.repeats(stretch.trial, stretch.rung):
+        if donor_outcome.answered_by and not self.reuse.following.may_repeat_next(stretch.trial, stretch.rung):
             parent = series = None  # an earlier run has trained it and not this one, so there is no checkpoint
         segment = dataclasses.replace(self._segment_of(stretch), parent=parent, series=series)
         new_params = None  # the trial's parameters stay
@@ -635,7 +635,7 @@ class Ledger:
     def _steps_done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
         """Return the number of steps that a trial has done in this run, at the end of an attempt."""
         ends_at_rung = request.segment is not None and request.segment.rung > 0
-        is_followed = self.reuse.following.attempt(request) is not None
+        is_followed = self.reuse.following.repeated_attempt(request) is not None
         if outcome.answered_by and outcome.state is TrialState.COMPLETE and ends_at_rung and not is_followed:
             return 0  # an earlier trial has trained to its end, without a stop at the rung, so its steps do not count here
         if request.trial in self._offsets:
@@ -912,7 +912,7 @@ class Ledger:
             number: Number of the attempt.
         """
         attempt = self._attempts[number]
-        document = history.document(self._frozen(attempt.request.trial), self.pruning.sign)
+        document = history.trial_document(self._frozen(attempt.request.trial), self.pruning.sign)
         attempt = dataclasses.replace(attempt, optuna=document)
         attributes = self._memory.get_study_system_attrs(self._study_id)
         changed = None if attributes == self._saved_attributes else dict(attributes)
@@ -963,7 +963,7 @@ class Ledger:
             LedgerCorrupt: An earlier trial is missing.
         """
         request, outcome = attempt.request, attempt.outcome
-        frozen = samplers.adapt_to_space(self.job, history.trial(request.number, attempt.optuna, self.pruning.sign))
+        frozen = samplers.adapt_to_space(self.job, history.restore_trial(request.number, attempt.optuna, self.pruning.sign))
         self._attempts[request.number] = Attempt(request, outcome)
         self.drawing.add_point(request.params)
         self.pruning.is_reported = self.pruning.is_reported or bool(curve)

@@ -89,7 +89,7 @@ class Reuse:
             )
             yield request, _answered(outcome, trial.run, trial.trial), ()
         for request in self.following.take_due(is_stuck):
-            attempt = self.following.attempt(request)
+            attempt = self.following.repeated_attempt(request)
             assert attempt is not None
             assert attempt.outcome is not None
             outcome = dataclasses.replace(attempt.outcome, number=request.number)
