@@ -92,25 +92,25 @@ def build(
     """
     placeholder_names = {name for _, name in placeholders(arguments)}
     other_params = {name: value for name, value in params.items() if name not in placeholder_names}
-    available = {**facts, **params}
+    values = {**facts, **params}
     command_line: list[str] = []
-    previous_option = ""  # the argument before this one, if it is an option without braces
-    for text in arguments:
-        is_left_out = not all(is_known(name, text, available) for _, name in placeholders([text]))
-        if is_left_out:
-            if previous_option:
+    follows_option = False  # whether the argument before is an option without a value, such as --momentum
+    for argument in arguments:
+        names_without_value = [name for _, name in placeholders([argument]) if not is_known(name, argument, values)]
+        if names_without_value:
+            if follows_option:
                 command_line.pop()
-            previous_option = ""
+            follows_option = False
             continue
-        previous_option = text if text.startswith("-") and not set("{}") & set(text) else ""
-        whole_match = _PLACEHOLDER.fullmatch(text)
-        whole = whole_match[1] if whole_match else None  # name of the placeholder, if it is the whole argument
-        if whole in FOR_ALL and whole not in params:  # a parameter called "flags" wins over the placeholder for all
-            command_line += _arguments_for_all(whole, other_params, booleans, lists)
-        elif whole is not None and isinstance(available[whole], (list, tuple)):
-            command_line += [_text(item) for item in available[whole]]  # an argument for each item
+        follows_option = argument.startswith("-") and not set("{}") & set(argument)
+        match = _PLACEHOLDER.fullmatch(argument)
+        name = match[1] if match else None  # of the placeholder that is the whole argument
+        if name in FOR_ALL and name not in params:  # a parameter called "flags" wins over the placeholder for all
+            command_line += _arguments_for_all(name, other_params, booleans, lists)
+        elif name is not None and isinstance(values[name], (list, tuple)):
+            command_line += [_text(item) for item in values[name]]  # an argument for each item
         else:
-            command_line.append(_PLACEHOLDER.sub(lambda match: _fill(match, available), text))
+            command_line.append(_PLACEHOLDER.sub(lambda match: _filled(match, values), argument))
     return command_line
 
 
@@ -207,41 +207,44 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
     - The number of a keyword that has no name by these rules is numbered as well: the second `Net(width=8)` is `width_2`.
     """
     top_level = {name: _assigned_spot(nodes) for name, nodes in _assignments(tree).items()}
-    values: dict[str, list[Spot]] = {}
-    defaults: dict[str, list[Spot]] = {}  # of arguments of functions; they count only for names without values
-    longer_named: dict[str, list[Spot]] = {}  # by the longer name, OWNER.NAME
-    for node, owner in _nodes_with_owners(tree):
-        is_default = isinstance(node, ast.arguments)
-        spots_by_name = defaults if is_default else values
-        for name, spot in _values_in(node):
-            is_constant = isinstance(spot.value, ast.Constant) and isinstance(spot.value.value, (int, float, str))
-            if is_constant and name not in top_level:
-                spot = dataclasses.replace(spot, owner=owner, is_default=is_default)
-                spots_by_name.setdefault(name, []).append(spot)
-                longer_named.setdefault(f"{owner}.{name}", []).append(spot)
+    by_name: dict[str, list[Spot]] = {}
+    by_owner_and_name: dict[tuple[str, str], list[Spot]] = {}
+    for name, spot in _constant_spots(tree):
+        if name not in top_level:
+            by_name.setdefault(name, []).append(spot)
+            by_owner_and_name.setdefault((spot.owner, name), []).append(spot)
     unambiguous: dict[str, Spot] = {}
-    for name, (first, *rest) in (defaults | values).items():
-        if not rest or _are_same_float([first, *rest]):
-            unambiguous[name] = dataclasses.replace(first, others=tuple(rest))
-    longer: dict[str, Spot] = {}
-    for longer_name, spots_of_name in longer_named.items():
-        name = longer_name.rpartition(".")[2]
-        has_owner = not longer_name.startswith(".")
-        if has_owner and name not in unambiguous and len(spots_of_name) == 1:
-            longer[longer_name] = spots_of_name[0]
-    named = longer | top_level | unambiguous
+    for name, all_spots in by_name.items():
+        without_defaults = [spot for spot in all_spots if not spot.is_default]
+        first, *others = without_defaults or all_spots
+        if not others or _are_same_float([first, *others]):
+            unambiguous[name] = dataclasses.replace(first, others=tuple(others))
+    longer_named = {
+        f"{owner}.{name}": owned_spots[0]
+        for (owner, name), owned_spots in by_owner_and_name.items()
+        if owner and name not in unambiguous and len(owned_spots) == 1
+    }
+    named = longer_named | top_level | unambiguous
     return _numbered_spots(tree, named) | first_argument_spots(tree) | named
 
 
+def _constant_spots(tree: ast.Module) -> Iterator[tuple[str, Spot]]:
+    """Yield each name to which a script gives a number, a text or a boolean, with the position of that value."""
+    for node, owner in _nodes_with_owners(tree):
+        for name, spot in _values_in(node):
+            if isinstance(spot.value, ast.Constant) and isinstance(spot.value.value, (int, float, str)):
+                yield name, dataclasses.replace(spot, owner=owner, is_default=isinstance(node, ast.arguments))
+
+
 def _numbered_spots(tree: ast.Module, named: Mapping[str, Spot]) -> dict[str, Spot]:
-    """Return the positions of the numbers of calls' keywords of which several have a name, by that name with a number.
+    """Return the positions of calls' keywords of the same name, numbered: `width` and `width_2` for two `Net(width=8)`.
 
     Args:
         tree: Syntax tree of a script.
-        named: Positions with a name of their own; see `spots`.
+        named: Positions with a name of their own, which are left out; see `spots`.
     """
     named_values = {id(position.value) for spot in named.values() for position in (spot, *spot.others)}
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _has_arguments_of_its_own(node)]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _has_settings(node)]
     keywords = [keyword for call in calls for keyword in call.keywords if keyword.arg and _is_number(keyword.value)]
     counts: Counter[str] = Counter()
     positions: dict[str, Spot] = {}
@@ -253,8 +256,8 @@ def _numbered_spots(tree: ast.Module, named: Mapping[str, Spot]) -> dict[str, Sp
     return positions
 
 
-def _has_arguments_of_its_own(call: ast.Call) -> bool:
-    """Whether the keywords of a call are neither the items of a dict nor the properties of a command's argument."""
+def _has_settings(call: ast.Call) -> bool:
+    """Whether the keywords of a call may be settings. Not in `dict(lr=0.1)` and `add_argument("--lr", default=0.1)`."""
     match call.func:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name not in _DICT_TYPES and not name.startswith("add_")
@@ -281,10 +284,7 @@ def first_argument_spots(tree: ast.Module) -> dict[str, Spot]:
 
 
 def _assigned_spot(assignments: Sequence[ast.Assign | ast.AnnAssign]) -> Spot:
-    """Return the position of the value of a name that is assigned at the top level.
-
-    It is the first assignment. If that is a number, it is the last one of a number, and has the earlier ones as `others`.
-    """
+    """Return the position of the value of a name from its assignments at the top level; for the rules see `spots`."""
     if not _is_number(assignments[0].value):
         return Spot(assignments[0])
     *others, last = [Spot(node) for node in assignments if _is_number(node.value)]
@@ -302,7 +302,7 @@ def _nodes_with_owners(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
     """Yield each node of a script with its owner: the name of the thing to which the values in the node belong.
 
     That is the class, function or call around it, the object whose attribute it sets, or the name or key of the dict. It is
-    "" at the top level.
+    "" at the top level. In all examples in this function, `model` is the owner of `width`.
     """
     pending: deque[tuple[ast.AST, str]] = deque([(tree, "")])
     while pending:
@@ -311,24 +311,21 @@ def _nodes_with_owners(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 owner_of_children = owner if name == "__init__" else name  # its arguments belong to the class
-            case ast.Assign(targets=[target]) | ast.AnnAssign(target=target) if isinstance(
-                target, (ast.Name, ast.Attribute, ast.Subscript)
-            ):
-                if not isinstance(target, ast.Name) and ast.unparse(target.value) != "self":
-                    owner = ast.unparse(target.value).rpartition(".")[2]  # config.model.width = 8: model
-                owner_of_children = ast.unparse(target).rpartition(".")[2]  # model = {"width": 8}: model
+            case ast.Assign(targets=[target]) | ast.AnnAssign(target=target):
+                if isinstance(target, (ast.Attribute, ast.Subscript)) and ast.unparse(target.value) != "self":
+                    owner = ast.unparse(target.value).rpartition(".")[2]  # config.model.width = 8
+                owner_of_children = ast.unparse(target).rpartition(".")[2]  # model = {"width": 8}
                 if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-                    owner_of_children = str(target.slice.value)  # params["model"] = {"width": 8}: model
+                    owner_of_children = str(target.slice.value)  # config["model"] = {"width": 8}
             case ast.keyword(arg=str(name)):
-                owner_of_children = name  # f(model={"width": 8}): model
+                owner_of_children = name  # f(model={"width": 8})
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name not in _DICT_TYPES:
-                owner = owner_of_children = name  # Model(width=8): Model
+                owner = owner_of_children = name  # model(width=8)
         yield node, owner
-        if isinstance(node, ast.Dict):  # {"model": {"width": 8}}: model
-            owners_of_values = [
-                key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else owner for key in node.keys
-            ]
-            pending += zip(node.values, owners_of_values, strict=True)
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):  # {"model": {"width": 8}}
+                key_value = key.value if isinstance(key, ast.Constant) else None
+                pending.append((value, key_value if isinstance(key_value, str) else owner))
         else:
             pending += [(child, owner_of_children) for child in ast.iter_child_nodes(node)]
 
@@ -336,7 +333,7 @@ def _nodes_with_owners(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
 def _are_same_float(spots: Sequence[Spot]) -> bool:
     """Whether the values at all positions are the same number with a decimal point.
 
-    Equal whole numbers may be equal by chance: a class and a function may both have `size=2`.
+    Whole numbers may be equal by chance: a class and a function may both have `size=2`.
     """
     values = [spot.value.value if isinstance(spot.value, ast.Constant) else None for spot in spots]
     return isinstance(values[0], float) and len(set(values)) == 1
@@ -362,7 +359,8 @@ def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
             | ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[], keywords=keywords))
         ):
             yield from ((name, Spot(keyword)) for keyword in keywords if keyword.arg == "default")
-        case ast.Call(args=[ast.Constant(value=str()), *_] as flags, keywords=keywords):  # add_argument("--lr", default=0.1)
+        case ast.Call(args=[ast.Constant(value=str()), *_] as flags, keywords=keywords):
+            # add_argument("-l", "--lr", default=0.1)
             texts = [flag.value for flag in flags if isinstance(flag, ast.Constant) and isinstance(flag.value, str)]
             name = next((text for text in texts if text.startswith("--")), texts[0]).lstrip("-")
             yield from ((name, Spot(keyword)) for keyword in keywords if keyword.arg == "default")
@@ -396,16 +394,16 @@ def _expression(value: Any) -> ast.expr:
     return ast.Constant(value)
 
 
-def _fill(match: re.Match[str], available: Mapping[str, Any]) -> str:
+def _filled(match: re.Match[str], values: Mapping[str, Any]) -> str:
     """Return the text that replaces a placeholder, or the single brace that replaces a doubled one.
 
     Args:
         match: Match of `_PLACEHOLDER`.
-        available: Parameters and facts, by name.
+        values: Parameters and facts, by name.
     """
     if match[1] is None:  # {{ or }}
         return match[0][0]
-    value = available[match[1]]
+    value = values[match[1]]
     return ",".join(map(_text, value)) if isinstance(value, (list, tuple)) else _text(value)
 
 
@@ -473,6 +471,6 @@ def _hydra_text(value: Any) -> str:
     text = str(value)
     if _PLAIN.fullmatch(text) and text.lower() not in _KEYWORDS:
         return text
-    # In quotes, a backslash escapes a quote. Backslashes before a quote, also before the closing one, must be doubled.
-    escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
-    return f"'{escaped}'"
+    # A backslash escapes a quote, it's becomes 'it\'s', so backslashes before a quote, also the closing one, are doubled.
+    quoted = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
+    return f"'{quoted}'"

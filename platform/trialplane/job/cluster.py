@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo, field_validator, model_validator
 from pydantic_core import CoreSchema, core_schema
 
 from trialplane.errors import Issue
@@ -50,26 +49,6 @@ class _Pattern:
         if not re.fullmatch(self.pattern, value):
             raise ValueError(f"{value!r} is not {self.description}")
         return value
-
-
-def _refuse_reserved(noun: str) -> Callable[[Any], Any]:
-    """Return a validator of labels or annotations that refuses keys that are reserved for the platform.
-
-    It runs before pydantic checks the types, so it lets other types pass.
-
-    Args:
-        noun: Noun for one of them in messages: "label".
-    """
-
-    def check(keys_and_values: Any) -> Any:
-        """Return a mapping of labels or annotations unchanged. Raise an error if it has reserved keys."""
-        if isinstance(keys_and_values, dict):
-            keys = [key for key in keys_and_values if isinstance(key, str)]
-            reserved = [key for key in keys if key.startswith(_RESERVED_PREFIXES)]
-            models.refuse([Issue((key,), f"this {noun} is set by the platform; leave it out") for key in reserved])
-        return keys_and_values
-
-    return check
 
 
 Switch = Annotated[bool, Field(strict=True)]
@@ -196,12 +175,21 @@ class Cluster(models.Model):
         default=10.0,
         description="Time to keep the pods after the run's end, for inspection: seconds, or 10m. They hold their GPUs.",
     )
-    labels: Annotated[dict[Key, Label], BeforeValidator(_refuse_reserved("label"))] = Field(
+    labels: dict[Key, Label] = Field(
         default_factory=dict,
         description="Labels of all pods, for example a cost center. The chart must allow the keys (`studies.allowed`).",
     )
-    annotations: Annotated[dict[Key, str], BeforeValidator(_refuse_reserved("annotation"))] = Field(
+    annotations: dict[Key, str] = Field(
         default_factory=dict,
         description="Annotations of all pods, for example for a service mesh. The chart must allow the keys "
         "(`studies.allowed`).",
     )
+
+    @field_validator("labels", "annotations")
+    @classmethod
+    def _refuse_reserved(cls, value_by_key: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        """Check that no key is reserved for the platform."""
+        noun = str(info.field_name).removesuffix("s")  # label or annotation
+        reserved = [key for key in value_by_key if key.startswith(_RESERVED_PREFIXES)]
+        models.refuse([Issue((key,), f"this {noun} is set by the platform; leave it out") for key in reserved])
+        return value_by_key

@@ -111,34 +111,37 @@ def extract(command: str, removed: Mapping[str, str] = MappingProxyType({})) -> 
         The command line without secrets, and the value of each environment variable that it needs instead.
     """
     variables = dict(removed)
-    pieces, end = [], 0  # pieces of the new command line, which stand for `command` up to the index `end`
+    without_secrets, end = "", 0  # the new command line, as far as it stands for `command[:end]`
     for secret in sorted(_secrets_in(command)):
         start, stop = secret.span
         if start < end:  # inside the secret before
             continue
         quote = open_quote(command[:start]) if secret.is_part else ""
-        pieces += [command[end:start], reference(secret.name, secret.value, variables, quote, command[stop : stop + 1])]
+        variable = reference(secret.name, secret.value, variables, quote, following=command[stop : stop + 1])
+        without_secrets += command[end:start] + variable
         end = stop
     if not variables:
         return command, {}
-    return _INHERITED.sub("", "".join([*pieces, command[end:]])), variables
+    return _INHERITED.sub("", without_secrets + command[end:]), variables
 
 
 def reference(name: str, value: str, variables: dict[str, str], quote: str = "", following: str = "") -> str:
-    """Return the text of the shell that stands for a secret: `"$API_KEY"`.
+    """Return the text of the shell that stands for a secret, `"$API_KEY"`, and add its variable to `variables`.
 
     Args:
         name: Name of the secret.
         value: The secret.
-        variables: Values of variables for secrets, to which that of this one is added.
+        variables: Values of variables for secrets.
         quote: The quotation mark that is open before it, see `open_quote`.
-        following: The character behind it.
+        following: The character behind it; "" at the end.
     """
     variable = _variable(name, value, variables)
     variables[variable] = value
-    if quote == '"' and not re.match(r"\w", following):  # the text around the secret is in double quotes already
+    extends_name = re.match(r"\w", following)  # $API_KEYx would be another variable
+    if quote == '"' and not extends_name:
         return f"${variable}"
-    return f'{quote}"${variable}"{quote}'  # a shell replaces no variable in single quotes: end the quoted part before
+    # Close the open quotation mark before the variable, and open it again: a shell replaces no variable in single quotes.
+    return f'{quote}"${variable}"{quote}'
 
 
 def _secrets_in(command: str) -> Iterator[_Secret]:
@@ -163,12 +166,12 @@ def open_quote(text: str, quote: str = "") -> str:
 
     Args:
         text: The part.
-        quote: The one that is open at its beginning.
+        quote: The quotation mark that is open at its beginning; "" if none is.
     """
     characters = iter(text)
     for character in characters:
         if character == "\\" and quote != "'":
-            next(characters, "")  # the character after a backslash
+            next(characters, "")  # skip the character after the backslash
         elif character in ("'", '"') and quote in ("", character):
             quote = "" if quote else character
     return quote
@@ -185,23 +188,24 @@ def is_secret_file(path: str) -> bool:
 
 
 def _variable(name: str, value: str, variables: Mapping[str, str]) -> str:
-    """Return the environment variable for a secret.
+    """Return the environment variable for a secret: API_KEY, LOGGER_API_KEY or LOGGER_API_KEY_2 for `logger.api-key`.
+
+    It is the first of these that is free or has the same secret.
 
     Args:
         name: Name of the secret.
         value: The secret.
-        variables: Values of variables for other secrets, whose names are taken.
+        variables: Values of variables for other secrets.
     """
-    variable = re.sub(r"\W", "_", re.split(r"[./]", name)[-1]).upper()
-    full_variable = re.sub(r"\W", "_", name).upper()
-    names = (f"SECRET_{variable}" if variable in _SHELL_VARIABLES else variable, full_variable)
-    candidates = itertools.chain(names, (f"{full_variable}_{number}" for number in itertools.count(2)))
-    # A name that is taken for an equal secret is used again.
+    short = re.sub(r"\W", "_", re.split(r"[./]", name)[-1]).upper()
+    full = re.sub(r"\W", "_", name).upper()
+    numbered = (f"{full}_{number}" for number in itertools.count(2))
+    candidates = itertools.chain([f"SECRET_{short}" if short in _SHELL_VARIABLES else short, full], numbered)
     return next(candidate for candidate in candidates if variables.get(candidate, value) == value)
 
 
 def _masked_item(match: re.Match[str]) -> str:
-    """Return an item of JSON with `***` in place of a secret."""
+    """Return an item of JSON with `***` in place of a secret: `{"api_key": "***"` for a match of `{"api_key": "x"`."""
     group = "quoted" if match["quote"] else "value"
     if not is_secret(match["name"], match[group]):
         return match[0]

@@ -23,7 +23,7 @@ START_POINTS: tuple[Place, ...] = (("sampler", "x0"), ("sampler", "options", "x0
 _NAMED_FIELDS = ("sampler", "pruner", "wrapped_pruner", "independent_sampler", "crossover", "mutation")
 _NAME_KEYS = ("name", "class", "tune")  # keys of their names; the last two are for a sampler of another package
 _LEARNER: Place = ("collect", "learner")  # a mapping, or its entrypoint alone: `learner: train:learn`
-_STEP = re.compile(r'(?:^|(?<=\.))(?:"[^"]+"|[^.]*)(?=\.|$)')  # of a dotted field; in quotes, it may contain dots
+_STEP = re.compile(r'(?:^|(?<=\.))(?:"[^"]+"|[^.]*)(?=\.|$)')  # each of the three in the field space."model.lr".high
 _LONGEST_INDEX = 9  # digits of an index in a list
 
 
@@ -57,15 +57,15 @@ class Draft:
         self.issues: list[Issue] = []
 
     @classmethod
-    def from_document(cls, document: Document, skip: Sequence[str] = ()) -> Draft:
-        """Return a draft with the content of a document, without the top-level fields `skip`."""
-        data = {key: value for key, value in document.data.items() if key not in skip}
+    def from_document(cls, document: Document) -> Draft:
+        """Return a draft with the content of a job file, without its profiles."""
+        data = {key: value for key, value in document.data.items() if key != "profiles"}
         origins = {
             field_path: Origin(document.source, line)
             for field_path, line in document.lines.items()
-            if not field_path or field_path[0] not in skip
+            if field_path[:1] != ("profiles",)
         }
-        return cls(*_expand_learner(*expand_objective(data, origins)))  # without short forms
+        return cls(*_expand_learner(*_expand_objective(data, origins)))
 
     def copy(self) -> Draft:
         """Return an independent draft with the same content."""
@@ -98,7 +98,7 @@ class Draft:
             for key, value in changed_fields.items():
                 field_path: Place = ("objectives", 0, key)
                 self.set(field_path, value, origins.get(("objective", key), Origin("")))
-        data, origins = _expand_learner(*expand_objective(data, origins))
+        data, origins = _expand_learner(*_expand_objective(data, origins))
         for key, value in data.items():
             field_origins = {field_path: origin for field_path, origin in origins.items() if field_path[:1] == (key,)}
             self._put(self.data, parents=(), key=key, value=value, origins=field_origins)
@@ -155,17 +155,15 @@ class Draft:
         """Remove all items of a list except those at `indices`, with their origins."""
         items = self.get(list_path)
         items[:] = [items[index] for index in indices]
-        size = len(list_path)  # the next step of a path below the list is the index of an item
-        old_origins = {
-            path: origin for path, origin in self.origins.items() if path[:size] == list_path and len(path) > size
-        }
-        for old_path in old_origins:
-            del self.origins[old_path]
-        for old_path, origin in old_origins.items():
-            old_index = old_path[size]
-            if old_index in indices:
-                new_index = indices.index(int(old_index))
-                self.origins[(*list_path, new_index, *old_path[size + 1 :])] = origin
+        new_indices: dict[str | int, int] = {old_index: new_index for new_index, old_index in enumerate(indices)}
+        depth = len(list_path)  # at which the path of something in the list has the index of its item
+        old_origins, self.origins = self.origins, {}
+        for path, origin in old_origins.items():
+            is_in_list = path[:depth] == list_path and len(path) > depth
+            if not is_in_list:
+                self.origins[path] = origin
+            elif path[depth] in new_indices:
+                self.origins[(*list_path, new_indices[path[depth]], *path[depth + 1 :])] = origin
 
     def _enter(self, container: Any, child_path: Place, field_path: Place, origin: Origin) -> Any:
         """Return a mapping or list on the way to a value that is set. Create it if it is missing.
@@ -181,23 +179,20 @@ class Draft:
         Returns:
             The mapping or list. None if there can be none, which adds an issue.
         """
-        step = child_path[-1]
+        step: Any = child_path[-1]
         if isinstance(container, list):
             if _is_index(step) and int(step) == len(container):
                 container.append({})
             if not _is_index(step) or int(step) >= len(container):
                 self._add_issue(field_path, f"{step!r} is not an index of {'.'.join(map(str, child_path[:-1]))}", origin)
                 return None
-            key: Any = int(step)
-            child = container[key]
-        else:
-            key = step
-            child = container.get(key)
-            if child is None:
-                child = container[step] = [] if child_path == ("objectives",) else {}
-                self._set_origins(child_path, {child_path: origin})
+            step = int(step)
+        elif container.get(step) is None:
+            container[step] = [] if child_path == ("objectives",) else {}
+            self._set_origins(child_path, {child_path: origin})
+        child = container[step]
         if isinstance(child, str) and step in _NAMED_FIELDS:
-            child = container[key] = {"name": child}
+            child = container[step] = {"name": child}
         if not isinstance(child, (dict, list)):
             self._add_issue(field_path, f"{'.'.join(map(str, child_path))} is {child!r} and has no fields", origin)
             return None
@@ -218,21 +213,16 @@ class Draft:
             mapping.pop(key, None)
             self._set_origins(field_path, origins={})
             return
-        present = mapping.get(key)
-        if isinstance(present, str) and key in _NAMED_FIELDS and isinstance(value, dict):
+        present: Any = mapping.get(key)
+        if isinstance(present, str) and key in _NAMED_FIELDS and isinstance(value, dict):  # pruner: median
             present = {"name": present}
-        if (
-            isinstance(present, dict)
-            and isinstance(value, dict)
-            and not is_replacement(parents, key, old=present, new=value)
-        ):
+        is_merge = isinstance(present, dict) and isinstance(value, dict)
+        if is_merge and not _is_replacement(field_path, old=present, new=value):
             mapping[key] = present  # which may be the expanded short form
             self._merge_fields(present, field_path, value, origins)
             return
-        if key in _NAME_KEYS and parents and parents[-1] in _NAMED_FIELDS and present != value:
-            mapping.clear()  # the options of the previous sampler or pruner do not apply
-        if key == "type" and parents[:1] == ("space",) and len(parents) == 2 and present != value:
-            mapping.clear()  # the fields of the previous type of parameter do not apply
+        if key in _identifying_keys(parents) and present != value:
+            mapping.clear()  # its other fields are those of the previous type of parameter, sampler or pruner
         mapping[key] = copy.deepcopy(value)
         self._set_origins(field_path, origins)
 
@@ -276,27 +266,23 @@ def _origins_by_child(field_path: Place, origins: Mapping[Place, Origin]) -> dic
     return groups
 
 
-def is_replacement(parents: Place, key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether the new value of a field replaces the old one completely, because it names another type, sampler or pruner.
+def _is_replacement(field_path: Place, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether a new mapping replaces the old one at a path, because it names another type of parameter, sampler or pruner.
 
-    Otherwise, the new value, a mapping, is merged over the old one.
-
-    Args:
-        parents: Path of the mapping that contains the field.
-        key: Name of the field.
-        old: Old value.
-        new: New value.
+    Otherwise, it is merged over the old one.
     """
-    name_keys: tuple[str, ...] = ()  # keys that say which parameter, sampler or pruner it is
-    if parents == ("space",):
-        name_keys = ("type",)
-    elif key in _NAMED_FIELDS:
-        name_keys = _NAME_KEYS
-    is_named = any(name_key in new for name_key in name_keys)
-    return is_named and any(new.get(name_key) != old.get(name_key) for name_key in name_keys)
+    keys = _identifying_keys(field_path)
+    return any(key in new for key in keys) and any(new.get(key) != old.get(key) for key in keys)
 
 
-def expand_objective(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
+def _identifying_keys(field_path: Place) -> tuple[str, ...]:
+    """Return the keys that say which type of parameter, sampler or pruner the mapping at a path is. Empty for others."""
+    if field_path[:1] == ("space",) and len(field_path) == 2:
+        return ("type",)
+    return _NAME_KEYS if field_path and field_path[-1] in _NAMED_FIELDS else ()
+
+
+def _expand_objective(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
     """Return a layer with `objective: {…}` expanded to `objectives: [{…}]`.
 
     A layer with both fields is returned unchanged, because the validation reports it.
@@ -310,17 +296,14 @@ def expand_objective(data: dict[str, Any], origins: Mapping[Place, Origin]) -> t
     """
     if "objective" not in data or "objectives" in data:
         return data, dict(origins)
-    data = {("objectives" if key == "objective" else key): value for key, value in data.items()}
-    data["objectives"] = [data["objectives"]]
+    other_fields = {key: value for key, value in data.items() if key != "objective"}
     expanded_origins: dict[Place, Origin] = {}
     for field_path, origin in origins.items():
-        if field_path[:1] == ("objective",):
-            expanded_origins[("objectives", 0, *field_path[1:])] = origin
-            if len(field_path) == 1:
-                expanded_origins[("objectives",)] = origin
-        else:
-            expanded_origins[field_path] = origin
-    return data, expanded_origins
+        is_objective = field_path[:1] == ("objective",)
+        expanded_origins[("objectives", 0, *field_path[1:]) if is_objective else field_path] = origin
+    if ("objective",) in origins:
+        expanded_origins[("objectives",)] = origins[("objective",)]
+    return {**other_fields, "objectives": [data["objective"]]}, expanded_origins
 
 
 def _expand_learner(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:

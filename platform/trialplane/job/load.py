@@ -152,7 +152,7 @@ def load_job(
         job_file = document.read(folder / FILE, source, "is empty; `platform init` writes one that runs")
     # First the job without a profile or an override, and with each profile.
     profiles, issues = _profiles(job_file)
-    base = Draft.from_document(job_file, skip=("profiles",))
+    base = Draft.from_document(job_file)
     base.data["name"] = _job_name(folder / script)  # without a script, that of the folder
     if "name" in job_file.data:
         message = "is the name of the job's folder; drop this line"
