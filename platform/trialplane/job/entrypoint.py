@@ -52,7 +52,7 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
     Yields:
         Issues of the job's fields, without a source, and issues of lines of code, with their file.
     """
-    unreadable: set[Path] = set()
+    unreadable: set[Path] = set()  # files whose issue was yielded for one function, and is not for others
     roots: dict[str, Path] = {}  # name of a package → folder from which it is imported
     if ("packages",) not in broken:
         yield from _package_issues(job, folder)
@@ -61,13 +61,12 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
         roots = {path.name: path.parent for path in importable}
     for function in job.functions():
         if function.field[:1] not in broken:
-            module = function.text.partition(":")[0].partition(".")[0]
-            root = roots.get(module, folder)
-            is_in_folder = any(os.path.lexists(root / name) for name in (module, f"{module}.py"))
+            package = function.module.partition(".")[0]
+            root = roots.get(package, folder)
+            is_in_folder = any(os.path.lexists(root / name) for name in (package, f"{package}.py"))
             if function.style == "class" and not is_in_folder:
                 continue  # the class of an installed package
-            for problem in _function_issues(function, root, unreadable):
-                yield problem if isinstance(problem, Issue) else Issue(function.field, problem)
+            yield from _function_issues(function, root, unreadable)
             if function.style == "optuna" and ("space",) not in broken:
                 yield from _space_issues(job, _module_file(function, root))
     if ("arguments",) not in broken:
@@ -90,7 +89,7 @@ def _space_issues(job: Job, file: Path | None) -> Iterator[Issue]:
         file: File of the objective's module. None if it does not exist.
     """
     if isinstance(job.search.space, Mapping) and job.search.space:
-        tree = None if file is None else _parse(file, file.name)
+        tree = None if file is None else _parse(file, file.name, field=("space",))
         reason = "stands beside an objective of Optuna, whose suggest calls define the parameters; drop it, and "
         advice = fixing_advice(tree if isinstance(tree, ast.Module) else None, job.search.space)
         yield Issue(("space",), reason + advice)
@@ -103,20 +102,7 @@ def fixing_advice(tree: ast.Module | None, searched: Collection[str]) -> str:
         tree: Syntax tree of its module; None if there is none.
         searched: Names of the parameters to search.
     """
-    calls = [node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.Call)]
-    examples: dict[str, str] = {}  # name of a parameter → its first choice, or "…"
-    for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
-        if isinstance(call.func, ast.Attribute) and call.func.attr.startswith("suggest_"):
-            # The arguments `name` and `choices`, by position or by keyword. `choices` may be the bound of a range.
-            keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-            name, choices = [*call.args, ast.Constant(None), ast.Constant(None)][:2]
-            name, choices = keywords.get("name", name), keywords.get("choices", choices)
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                first_choice = next(iter(choices.elts), None) if isinstance(choices, (ast.List, ast.Tuple)) else None
-                value = first_choice.value if isinstance(first_choice, ast.Constant) else None
-                examples.setdefault(name.value, json.dumps(value) if isinstance(value, (str, int, float)) else "…")
-            else:
-                examples["NAME"] = "VALUE"
+    examples = _suggested_parameters(tree) if tree is not None else {}
     others = {name: example for name, example in (examples or {"NAME": "VALUE"}).items() if name not in searched}
     if not others:
         return "for other ranges, change those in the code"
@@ -124,6 +110,31 @@ def fixing_advice(tree: ast.Module | None, searched: Collection[str]) -> str:
     items = [f"{name if name.isidentifier() else json.dumps(name)}: {example}" for name, example in others.items()]
     line = ", ".join(items[:_MOST_FIXED]) + (", …" if len(items) > _MOST_FIXED else "")
     return f"to search only some of them, fix the others in job.yaml, as `params: {{{line}}}`"
+
+
+def _suggested_parameters(tree: ast.Module) -> dict[str, str]:
+    """Return the names in calls such as `trial.suggest_float("lr", 0, 1)`, each with an example of a value as JSON.
+
+    The example is the first choice, or "…" for a range. A name that is computed is NAME, with VALUE.
+    """
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("suggest_")
+    ]
+    examples: dict[str, str] = {}
+    for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
+        # The arguments `name` and `choices`, by position or by keyword. `choices` may be the bound of a range.
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+        name, choices = [*call.args, ast.Constant(None), ast.Constant(None)][:2]
+        name, choices = keywords.get("name", name), keywords.get("choices", choices)
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            first_choice = next(iter(choices.elts), None) if isinstance(choices, (ast.List, ast.Tuple)) else None
+            value = first_choice.value if isinstance(first_choice, ast.Constant) else None
+            examples.setdefault(name.value, json.dumps(value) if isinstance(value, (str, int, float)) else "…")
+        else:
+            examples["NAME"] = "VALUE"
+    return examples
 
 
 def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
@@ -136,17 +147,17 @@ def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
     code is not searched. But they cannot continue from checkpoints of other trials, which a population and `reuse.steps`
     require.
     """
-    program_arguments, command = getattr(job, "arguments", None), getattr(job, "command", None)
-    gets_folder = program_arguments is not None and "{checkpoints}" in str(program_arguments.items)
     field: Place
     if job.search.population is not None:
-        field, other = ("population",), "drop population"
+        field, remedy = ("population",), "drop population"
     elif isinstance(job, Study) and isinstance(job.reuse, Reuse):
-        field, other = ("reuse", "steps"), "write reuse: true"
+        field, remedy = ("reuse", "steps"), "write reuse: true"
     elif job.search.ladder is not None:
-        field, other = ("pruner", "promote"), "write pruner: asha"
+        field, remedy = ("pruner", "promote"), "write pruner: asha"
     else:
         return  # no trial continues from a checkpoint
+    program_arguments, command = getattr(job, "arguments", None), getattr(job, "command", None)
+    gets_folder = program_arguments is not None and "{checkpoints}" in str(program_arguments.items)
     saves_by_itself = command or gets_folder
     if saves_by_itself:
         # At a rung, a trial is continued from its own checkpoints, which such a program may read by itself.
@@ -158,22 +169,23 @@ def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
         for file in root.glob("**/*.py"):
             with contextlib.suppress(OSError):  # other checks report files that cannot be read
                 text = file.read_text(encoding="utf-8", errors="replace")
-                if _CHECKPOINTS.search(text) and any(map(_CHECKPOINTS.search, _words(text))):
+                if _CHECKPOINTS.search(text) and any(map(_CHECKPOINTS.search, _names_and_strings(text))):
                     return
     advice = "call ctx.save(step, state) after each ctx.report, and begin with ctx.restored"
-    yield Issue(field, f"needs checkpoints to continue trials from, and the job's code reads none: {advice}; or {other}")
+    yield Issue(field, f"needs checkpoints to continue trials from, and the job's code reads none: {advice}; or {remedy}")
 
 
-def _words(text: str) -> Iterator[str]:
+def _names_and_strings(text: str) -> Iterator[str]:
     """Yield the names and strings in code, without comments and docstrings; all of the text if it cannot be parsed."""
     try:
         tree = notebook.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         yield text
         return
-    statements = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    expression_statements = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Constant) and node in statements):  # a docstring
+        is_docstring = isinstance(node, ast.Constant) and node in expression_statements
+        if not is_docstring:
             yield from (value for _, value in ast.iter_fields(node) if isinstance(value, str))
 
 
@@ -230,10 +242,8 @@ def _program_file_issues(program: ProgramFile, folder: Path) -> Iterator[Issue]:
         files = [path.relative_to(folder).as_posix() for path in folder.glob("**/*.py" if program.is_python else "*")]
         yield Issue(program.field, f"there is no {name} in {folder}; {errors.nearest(name, files)}".rstrip("; "))
     elif program.is_python:
-        tree = _parse(file, name)
-        if isinstance(tree, str):
-            yield Issue(program.field, tree)
-        elif isinstance(tree, Issue):
+        tree = _parse(file, name, program.field)
+        if isinstance(tree, Issue):
             yield tree
     elif not os.access(file, os.X_OK):
         yield Issue(program.field, f"{name} is not executable; `chmod +x {file}`, or write command: [bash, {name}]")
@@ -242,10 +252,10 @@ def _program_file_issues(program: ProgramFile, folder: Path) -> Iterator[Issue]:
 def _globals_issues(job: Job, file: Path, broken: Collection[Place]) -> Iterator[Issue]:
     """Yield issues of parameters for which a script has no value to replace, if the job's arguments have `{globals}`.
 
-    The short form `arguments: globals` was replaced by that before. Another check reports a script that cannot be parsed.
-    Parameters of placeholders are not checked, because the script gets them as arguments.
+    Another check reports a script that cannot be parsed. Parameters of placeholders are not checked, because the script
+    gets them as arguments.
     """
-    tree = _parse(file, file.name) if file.is_file() else None
+    tree = _parse(file, file.name, field=("script",)) if file.is_file() else None
     job_arguments = getattr(job, "arguments", None)
     if job_arguments is None or f"{{{arguments.GLOBALS}}}" not in job_arguments.items or not isinstance(tree, ast.Module):
         return
@@ -289,35 +299,31 @@ def _settings_issues(job: Job, folder: Path, broken: Collection[Place]) -> Itera
                 yield Issue((field, name), f"is not in {job_arguments.file}; {errors.nearest(name, names)}".rstrip("; "))
 
 
-def _function_issues(function: Function, folder: Path, unreadable: set[Path]) -> Iterator[str | Issue]:
+def _function_issues(function: Function, folder: Path, unreadable: set[Path]) -> Iterator[Issue]:
     """Yield issues of a function that a job names: its file, its definition, and the arguments of its call.
 
     Args:
         function: The function.
         folder: Folder from which its module is imported.
         unreadable: Files that cannot be read and have been reported. The function's file is added if it is one.
-
-    Yields:
-        Messages about the job's field, and issues of lines of code.
     """
-    module, file = function.text.partition(":")[0], _module_file(function, folder)
+    module, file = function.module, _module_file(function, folder)
     if file is None:
         modules = [path.stem for path in folder.glob("*.py")] if folder.is_dir() else []
-        yield f"there is no {module.replace('.', '/')}.py in {folder}; {errors.nearest(module, modules)}".rstrip("; ")
-        return
-    if file in unreadable:
-        return
-    tree = _parse(file, module)
-    if not isinstance(tree, ast.Module):
-        unreadable.add(file)
-        yield tree
-        return
-    yield from _definition_problems(function, tree, file)
+        text = f"there is no {module.replace('.', '/')}.py in {folder}; {errors.nearest(module, modules)}"
+        yield Issue(function.field, text.rstrip("; "))
+    elif file not in unreadable:
+        tree = _parse(file, module, function.field)
+        if isinstance(tree, ast.Module):
+            yield from (Issue(function.field, problem) for problem in _definition_problems(function, tree, file))
+        else:
+            unreadable.add(file)
+            yield tree
 
 
 def _module_file(function: Function, folder: Path) -> Path | None:
     """Return the file of a function's module in a folder: `a/b.py` or `a/b/__init__.py` for `a.b:run`. None without one."""
-    base = folder.joinpath(*function.text.partition(":")[0].split("."))
+    base = folder.joinpath(*function.module.split("."))
     try:
         return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
     except OSError:  # a name too long for a file, or no access
@@ -332,38 +338,36 @@ def _definition_problems(function: Function, tree: ast.Module, file: Path) -> It
         tree: Syntax tree of its module.
         file: File of the module.
     """
-    name = function.text.partition(":")[2]
+    name = function.name
     if function.style == "optuna" and (line := _line_of_optimize_call(tree)):
         advice = 'put it below `if __name__ == "__main__":`'
         yield f"line {line} would start a search of its own when {file.name} is imported; {advice}"
-    definitions, may_define_more = _definitions(tree)
-    if name not in definitions and not may_define_more:
+    definitions = _definitions(tree)
+    are_all_known = not {"*", "__getattr__"} & set(definitions)  # both may define any name
+    if are_all_known and name not in definitions:
         hint = errors.nearest(name, definitions)
         objective = next((key for key, nodes in definitions.items() if any(map(_takes_a_trial, nodes))), "")
         if objective and name == "run":
-            hint = f"write entrypoint: optuna:{function.text.partition(':')[0]}:{objective} for an objective of Optuna"
+            hint = f"write entrypoint: optuna:{function.module}:{objective} for an objective of Optuna"
         yield f"{file.name} defines no {name}; {hint}".rstrip("; ")
-    elif not may_define_more and (missing_global := _missing_global(tree, name)):
+    elif are_all_known and (missing_global := _missing_global(tree, name)):
         global_name, line = missing_global
         advice = f'set it above `if __name__ == "__main__":`, which no trial runs ({file.name}:{line})'
         yield f"{name} reads {global_name}, which {file.name} sets only when it is run itself; {advice}"
+    # The name may be defined in several branches of an `if`, of which any may be the one that counts.
     nodes = definitions.get(name, [])
     problems = [_call_problem(node, function) for node in nodes]
-    # The name may be defined in several branches of an `if`. A definition without a problem may be the one that counts.
-    has_no_valid_definition = bool(problems) and all(problems)
-    if has_no_valid_definition:
+    if problems and all(problems):
         yield f"{name} {problems[-1]} ({file.name}:{nodes[-1].lineno})"
 
 
-def _parse(file: Path, name: str) -> ast.Module | Issue | str:
-    """Return the syntax tree of a file, or the problem with it.
+def _parse(file: Path, name: str, field: Place) -> ast.Module | Issue:
+    """Return the syntax tree of a file. If it cannot be read or is not Python, return the issue.
 
     Args:
         file: The file.
-        name: Name of the module in the issue.
-
-    Returns:
-        The tree. For a syntax error, an issue with its line. For a file that cannot be read, a message.
+        name: Name of the module, which is the field in the issue of a syntax error.
+        field: Path of the job's field that names the file, for an issue without a line.
     """
     try:
         return notebook.parse(file.read_bytes(), str(file))
@@ -372,9 +376,9 @@ def _parse(file: Path, name: str) -> ast.Module | Issue | str:
         reason = f"{error.msg}: {line}" if line else str(error.msg)
         return Issue((name,), f"is not Python: {reason}", source=str(file), line=error.lineno or 0)
     except (OSError, ValueError) as error:  # ValueError: the file holds null bytes
-        return f"{file} cannot be read: {error}"
+        return Issue(field, f"{file} cannot be read: {error}")
     except (RecursionError, MemoryError):  # raised by Python's parser
-        return f"{file} is nested too deeply for Python"
+        return Issue(field, f"{file} is nested too deeply for Python")
 
 
 def _line_of_optimize_call(tree: ast.Module) -> int:
@@ -405,10 +409,8 @@ def _missing_global(tree: ast.Module, function: str) -> tuple[str, int] | None:
         The name, and the line that reads it. None if there is no such name.
     """
     main_block = [statement for node in tree.body if arguments.is_main(node) for statement in node.body]
-    module_level = [node for node in tree.body if not arguments.is_main(node)]
-    definitions, _ = _definitions(ast.Module(module_level, []))
-    main_definitions, _ = _definitions(ast.Module(main_block, []))
-    main_only = set(main_definitions) - set(definitions) - set(dir(builtins))
+    definitions = _definitions(ast.Module([node for node in tree.body if not arguments.is_main(node)], []))
+    main_only = set(_definitions(ast.Module(main_block, []))) - set(definitions) - set(dir(builtins))
     pending, visited = [function], set[str]()  # names of functions
     while pending:
         name = pending.pop()
@@ -447,7 +449,7 @@ def _call_problem(node: ast.stmt, function: Function) -> str:
         node: Statement that defines the function's name.
         function: The function, with the arguments that it is called with.
     """
-    definition: ast.AST | None = node  # or, for a variable, the expression of its value
+    definition: ast.AST | None = node  # for a variable, the expression of its value, which may be a lambda
     if function.style == "ray" and isinstance(node, ast.ClassDef):
         remedy = "write a function(config) that calls tune.report, or derive it from tune.Trainable"
         return "" if node.bases else f"is a class without a base; {remedy}"
@@ -484,14 +486,13 @@ def _signature_problem(signature: ast.arguments, call_arguments: Sequence[str]) 
     return f"takes {names}, but is called with {' and '.join(call_arguments)}"
 
 
-def _definitions(tree: ast.Module) -> tuple[dict[str, list[ast.stmt]], bool]:
+def _definitions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
     """Return the statements that define or import a name of a module, also those in blocks such as `if` and `for`.
 
     Returns:
-        The statements by name, in their order; and whether the module may define more names, by `import *` or `__getattr__`.
+        The statements by name, in their order. `import *` has the name "*".
     """
     definitions: dict[str, list[ast.stmt]] = {}
-    has_star_import = False
     pending: list[tuple[ast.AST, ast.stmt]] = [(node, node) for node in reversed(tree.body)]  # nodes with their statements
     while pending:
         node, statement = pending.pop()
@@ -501,7 +502,6 @@ def _definitions(tree: ast.Module) -> tuple[dict[str, list[ast.stmt]], bool]:
                 names = [node.name]
             case ast.Import() | ast.ImportFrom():
                 names = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-                has_star_import = has_star_import or "*" in names
             case ast.Name(ctx=ast.Store()):  # `run.limit = 3` only loads `run`
                 names = [node.id]
             case ast.MatchAs() | ast.MatchStar():
@@ -514,4 +514,4 @@ def _definitions(tree: ast.Module) -> tuple[dict[str, list[ast.stmt]], bool]:
         if not isinstance(node, _SCOPES):
             children = reversed(list(ast.iter_child_nodes(node)))
             pending += [(child, child if isinstance(child, ast.stmt) else statement) for child in children]
-    return definitions, has_star_import or "__getattr__" in definitions
+    return definitions

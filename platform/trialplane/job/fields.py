@@ -50,31 +50,29 @@ def explain(path: str) -> Field:
     Raises:
         InputError: No kind of job has such a field.
     """
-    # Kind of job → its schema of the field at `parent`, the part of the path that was followed so far.
+    # Kind of job → its schema of the field that the names so far lead to: at first the job itself.
     schemas: dict[str, Any] = {kind: {"$ref": f"#/$defs/{cls.__name__}"} for kind, cls in kinds.CLASSES.items()}
-    parent = ""
     pattern: list[str] = []
-    text = ""  # of an option beside a sampler's or pruner's name, which has none in the schema
+    option_text = ""  # of an option beside a sampler's or pruner's name, which has no description in the schema
     names = path.split(".") if path else []
     for index, name in enumerate(names):
-        choices = _ALGORITHMS.get(_definition_name(_first_value(schemas)), {})
-        if name in choices:
-            return _algorithm_field(
-                f"{parent}.{name}", rest=names[index + 1 :], kind_names=tuple(schemas), choice=choices[name]
-            )
-        subfields = {kind: _subfields(field) for kind, field in schemas.items()}
+        parent = ".".join(names[:index])
+        algorithms = _ALGORITHMS.get(_definition_name(_any_schema(schemas)), {})
+        if name in algorithms:
+            option_names = names[index + 1 :]
+            return _algorithm_field(f"{parent}.{name}", option_names, tuple(schemas), choice=algorithms[name])
+        subfields = {kind: _subfields(schema) for kind, schema in schemas.items()}
         # Kinds without such a field drop out. "*" stands for a name that the job chooses.
         schemas = {
             kind: fields.get(name, fields.get("*")) for kind, fields in subfields.items() if {name, "*"} & set(fields)
         }
+        existing_names = set[str]().union(*subfields.values())
         if not schemas:
-            existing_names = set[str]().union(*subfields.values()) - {"*"}
-            raise _unknown_field(parent, name, existing_names | set(choices))
-        pattern.append(name if any(name in fields for fields in subfields.values()) else "*")
-        text = _option_text(name, choices)
-        parent = f"{parent}.{name}".lstrip(".")
-    field = _field(parent, kind_names=tuple(schemas), field=_first_value(schemas))
-    field = dataclasses.replace(field, pattern=".".join(pattern), text=field.text or text)
+            raise _unknown_field(parent, name, (existing_names - {"*"}) | set(algorithms))
+        pattern.append(name if name in existing_names else "*")
+        option_text = _option_text(name, algorithms)
+    field = _field(path, kind_names=tuple(schemas), field=_any_schema(schemas))
+    field = dataclasses.replace(field, pattern=".".join(pattern), text=field.text or option_text)
     return field if field.choices else dataclasses.replace(field, fields=_fields_below(schemas))
 
 
@@ -102,8 +100,8 @@ def _fields_below(schemas: Mapping[str, Any]) -> tuple[Field, ...]:
     )
 
 
-def _first_value(schemas: Mapping[str, Any]) -> Any:
-    """Return the first of the schemas that the kinds have for one field. All kinds describe a field in the same way."""
+def _any_schema(schemas: Mapping[str, Any]) -> Any:
+    """Return one of the schemas that the kinds have for a field. All kinds describe it in the same way."""
     return next(iter(schemas.values()))
 
 
@@ -158,12 +156,13 @@ def _field(path: str, kind_names: tuple[str, ...], field: Mapping[str, Any]) -> 
     )
 
 
-def _algorithm_field(path: str, rest: list[str], kind_names: tuple[str, ...], choice: Choice) -> Field:
+def _algorithm_field(path: str, option_names: list[str], kind_names: tuple[str, ...], choice: Choice) -> Field:
     """Return the field for a sampler or a pruner with its options, or for one of the options.
 
     Args:
         path: Dotted path of the sampler or pruner: "sampler.tpe".
-        rest: Further names of the path, which lead to an option. Empty for the sampler or pruner itself.
+        option_names: Names after it in the user's path, of which a valid one is an option: ["n_startup_trials"]. Empty for
+            the sampler or pruner itself.
         kind_names: Kinds of job that have the field.
         choice: The sampler or pruner: its class and options.
 
@@ -184,11 +183,11 @@ def _algorithm_field(path: str, rest: list[str], kind_names: tuple[str, ...], ch
         )
         for name, option in sorted(choice.options.items())
     }
-    if not rest:
+    if not option_names:
         return Field(
             path=path, pattern=path, kinds=kind_names, type="mapping", default="", text=text, fields=tuple(fields.values())
         )
-    name = ".".join(rest)
+    name = ".".join(option_names)
     if name not in fields:
         raise _unknown_field(path, name, fields)
     text = fields[name].text or f"Option of Optuna's {choice.cls}."
@@ -203,10 +202,11 @@ def _option_text(name: str, choices: Mapping[str, Choice]) -> str:
         choices: The samplers or pruners, by name. Empty for a field that is no option.
     """
     owners = [owner for owner, choice in sorted(choices.items()) if name in choice.options]
-    texts = [choices[owner].options[name].text for owner in owners]
-    if len(owners) == 1 and texts[0]:
-        return texts[0]
-    return f"Option of {', '.join(owners)}." if owners else f"One of {', '.join(sorted(choices))}." if choices else ""
+    if len(owners) == 1 and (text := choices[owners[0]].options[name].text):
+        return text
+    if owners:
+        return f"Option of {', '.join(owners)}."
+    return f"One of {', '.join(sorted(choices))}." if choices else ""
 
 
 def _unknown_field(parent: str, name: str, names: Collection[str]) -> errors.InputError:
@@ -241,14 +241,12 @@ def _subfields(field: Mapping[str, Any]) -> dict[str, Any]:
 
 def _union_schema(first: Mapping[str, Any], second: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the schema of a field that two alternatives of a mapping have, with both types and both descriptions."""
-
-    def bare_type(field: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a schema without what it says in words, and without its default."""
-        return {key: value for key, value in field.items() if key not in ("title", "description", "default")}
-
     descriptions = dict.fromkeys(field["description"] for field in (first, second) if "description" in field)
-    has_one_type = bare_type(first) == bare_type(second)
-    union = first if has_one_type else {"anyOf": [bare_type(first), bare_type(second)]}
+    types = [
+        {key: value for key, value in field.items() if key not in ("title", "description", "default")}
+        for field in (first, second)
+    ]
+    union = first if types[0] == types[1] else {"anyOf": types}
     return {**union, "description": " Or: ".join(descriptions)}
 
 

@@ -70,8 +70,8 @@ def fix_parameters(
     """
     space_fields = job_draft.data.get("space")
     present_params = job_draft.data.get("params") or {}
-    if not isinstance(present_params, dict):
-        return  # the validation reports that params is not a mapping
+    if not isinstance(present_params, dict):  # which the validation reports
+        return
     for name, value in params.items():
         if isinstance(space_fields, dict) and name in space_fields:
             _remove_from_space(job_draft, name)
@@ -85,8 +85,8 @@ def fix_parameters(
             reason = "the space is code, so only names in params can be fixed; " if isinstance(space_fields, str) else ""
             hint = errors.nearest(name, [*present_params, *(space_fields if isinstance(space_fields, dict) else ())])
             remedy = f"for a new one write `params: {{{name}: VALUE}}` into job.yaml"
-            parts = ("there is no such parameter", f"{reason}{hint}".rstrip("; "), remedy)
-            job_draft.issues.append(Issue((name,), "; ".join(filter(None, parts)), source=SOURCE))
+            parts = filter(None, ("there is no such parameter", f"{reason}{hint}".rstrip("; "), remedy))
+            job_draft.issues.append(Issue((name,), "; ".join(parts), source=SOURCE))
             continue
         job_draft.set(("params", name), value, Origin(SOURCE))
 
@@ -129,13 +129,14 @@ def _drop_points(job_draft: Draft, name: str, value: Any, removed_names: set[str
     points = job_draft.data.get("enqueue")
     if not isinstance(points, list):
         return
-    possible_indices = []
+    kept_indices = []
     for index, point in enumerate(points):
+        is_kept = True  # also what is not a mapping, which the validation reports
         if isinstance(point, dict):
-            if name in point and not space.is_same(point[name], value):
-                continue
             points[index] = {key: item for key, item in point.items() if key not in removed_names}
-            if point and not points[index]:  # nothing is left of it
-                continue
-        possible_indices.append(index)
-    job_draft.keep_items(("enqueue",), possible_indices)
+            has_other_value = name in point and not space.is_same(point[name], value)
+            is_emptied = bool(point) and not points[index]
+            is_kept = not has_other_value and not is_emptied
+        if is_kept:
+            kept_indices.append(index)
+    job_draft.keep_items(("enqueue",), kept_indices)

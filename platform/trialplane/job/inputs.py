@@ -46,12 +46,15 @@ def check_inputs(job: Job, folder: Path, pod_folder: str = "", *, is_remote: boo
 
 def _link_issues(job: Job, pod_folder: str, *, is_remote: bool) -> Iterator[Issue]:
     """Yield issues of targets of links that trials would not find: see `check_inputs`."""
-    role = job.roles()[0]
-    own_files = [role.program.file, role.program.script] if role.program is not None else []
+    trial_program = job.roles()[0].program
+    own_files = [] if trial_program is None else [trial_program.file, trial_program.script]
     package_names = {PurePath(package).name for package in job.packages}
     for link, target in job.links.items():
-        if file := next((file for file in own_files if file and PurePath(file).is_relative_to(link)), ""):
-            yield Issue(("links", link), f"has {file}, of which each trial needs its own copy; link to other paths in it")
+        for file in own_files:
+            if file and PurePath(file).is_relative_to(link):
+                yield Issue(
+                    ("links", link), f"has {file}, of which each trial needs its own copy; link to other paths in it"
+                )
         if link in package_names:
             yield Issue(("links", link), "is also the name of a package; drop one of the two")
         is_in_pods = bool(pod_folder) and Path(target).is_relative_to(pod_folder)
@@ -66,37 +69,39 @@ def _link_issues(job: Job, pod_folder: str, *, is_remote: bool) -> Iterator[Issu
 
 def _input_issues(job: Job, name: str, input_: Input, folder: Path, pod_folder: str, *, is_remote: bool) -> Iterator[Issue]:
     """Yield issues of the files that a parameter names: see `check_inputs`."""
-    field, value = f"params.{name}", job.params.get(name)
+    field, value = (f"params.{name}",), job.params.get(name)
     if value is None:
-        if not (input_.optional or name in job.search.names or job.search.is_code):
-            yield Issue((field,), f"is null, and must name {_expected_file(input_)}")
+        may_be_null = input_.optional or name in job.search.names or job.search.is_code  # a trial gets a searched value
+        if not may_be_null:
+            yield Issue(field, f"is null, and must name {_expected_file(input_)}")
         return
-    files: list[Path] = []
-    is_valid = True
-    for path in value if isinstance(value, list) else [value]:
+    paths = value if isinstance(value, list) else [value]
+    files: list[Path] = []  # those without an issue
+    for path in paths:
         if not isinstance(path, str) or not path:
-            yield Issue((field,), f"must be the path of a data file, not {path!r}")
-            is_valid = False
+            yield Issue(field, f"must be the path of a data file, not {path!r}")
             continue
         try:
             file = folder / Path(path).expanduser()  # an absolute path replaces the folder
         except RuntimeError:
-            yield Issue((field,), f"begins with an unknown user: {path}")
-            is_valid = False
+            yield Issue(field, f"begins with an unknown user: {path}")
             continue
         if pod_folder and file.is_relative_to(pod_folder) and not os.path.lexists(file):
             return  # this file is checked in the pod; without it, the lines of all files cannot be counted
-        files.append(file)
-        normalized = Path(os.path.normpath(file.absolute()))
-        message = _file_problem(file, input_, _columns(job, input_))
-        message = message or _availability_problem(
-            path, file=normalized, folder=folder.absolute(), pod_folder=pod_folder, is_remote=is_remote
+        message = _file_problem(file, input_, _columns(job, input_)) or _availability_problem(
+            path,
+            file=Path(os.path.normpath(file.absolute())),
+            folder=folder.absolute(),
+            pod_folder=pod_folder,
+            is_remote=is_remote,
         )
         if message:
-            yield Issue((field,), message, source=str(file))
-            is_valid = False
+            yield Issue(field, message, source=str(file))
+        else:
+            files.append(file)
+    is_valid = len(files) == len(paths)
     if input_.format == "lines" and is_valid and (message := _line_count_problem(job, input_.terms, files)):
-        yield Issue((field,), message, source=str(files[0]) if files else "")
+        yield Issue(field, message, source=str(files[0]) if files else "")
 
 
 def _expected_file(input_: Input) -> str:
@@ -106,9 +111,9 @@ def _expected_file(input_: Input) -> str:
 
 
 def _columns(job: Job, input_: Input) -> list[str]:
-    """Return the required columns of a table. Parameters that are null or searched add none."""
-    column_params = [job.params.get(name) for name in input_.columns_of]
-    return list(dict.fromkeys([*input_.columns, *(value for value in column_params if isinstance(value, str))]))
+    """Return the required columns of a table: those in `columns`, and the values of the parameters in `columns_of`."""
+    named_by_params = [job.params.get(name) for name in input_.columns_of]  # null, or missing if it is searched
+    return list(dict.fromkeys([*input_.columns, *(column for column in named_by_params if isinstance(column, str))]))
 
 
 def _availability_problem(path: str, file: Path, folder: Path, pod_folder: str, *, is_remote: bool) -> str:
@@ -169,16 +174,16 @@ def _table_problem(file: Path, input_: Input, columns: Sequence[str]) -> str:
     is_compressed = suffixes[-1:] == [".gz"]
     if is_compressed:
         suffixes.pop()
-    kind = suffixes[-1] if suffixes else ""
-    if kind not in _SEPARATORS and kind not in _RECORD_SUFFIXES:
+    suffix = suffixes[-1] if suffixes else ""
+    if suffix not in _SEPARATORS and suffix not in _RECORD_SUFFIXES:
         expected = _expected_file(input_).removesuffix(" file").removeprefix("a ")
-        return f"is of a kind that cannot be read ({kind or 'no suffix'}); give {expected}, plain or .gz"
+        return f"is of a kind that cannot be read ({suffix or 'no suffix'}); give {expected}, plain or .gz"
     try:
         with (
             gzip.open(file, "rb") if is_compressed else file.open("rb") as raw,
             io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text,
         ):
-            present = _header(text, kind)
+            present = _column_names(text, suffix)
     except _BadFile as error:
         return str(error)
     except UnicodeDecodeError:
@@ -221,15 +226,19 @@ def _text_problem(file: Path) -> str:
 
 
 def _line_count_problem(job: Job, terms: Sequence[int | str], files: Sequence[Path]) -> str:
-    """Return a message if files have fewer non-blank lines than the sum of numbers and parameters requires, else ""."""
-    values = [int(job.params[term] if isinstance(term, str) else term) for term in terms]
-    required = sum(values)
+    """Return a message if files have fewer non-blank lines than the sum `at_least` requires, else "".
+
+    Args:
+        job: The job.
+        terms: Terms of the sum: numbers, and names of parameters.
+        files: The files.
+    """
+    values = {term: int(job.params[term] if isinstance(term, str) else term) for term in terms}
+    required = sum(values[term] for term in terms)
     available = _count_lines(files, required)
     if available >= required:
         return ""
-    needed = " + ".join(
-        f"{term} {value}" if isinstance(term, str) else f"{value}" for term, value in zip(terms, values, strict=True)
-    )
+    needed = " + ".join(f"{term} {values[term]}" if isinstance(term, str) else f"{term}" for term in terms)
     lower = " or ".join(f"params.{term}" for term in terms if isinstance(term, str))
     advice = "give more text" + (f", or lower {lower}" if lower else "")
     return f"has {errors.counted(available, 'line')} of text, and it needs {needed}; {advice}"
@@ -240,11 +249,11 @@ def _count_lines(files: Sequence[Path], most: int) -> int:
     count = 0
     for file in files:
         with file.open("rb") as raw:
-            is_start = True  # whether the next piece is the first one of a line
+            begins_line = True  # whether the next piece does: a line longer than `_LONGEST_LINE` is read in pieces
             while piece := raw.readline(_LONGEST_LINE):
-                if is_start and not piece.isspace():
+                if begins_line and not piece.isspace():
                     count += 1
-                is_start = piece.endswith(b"\n")
+                begins_line = piece.endswith(b"\n")
                 if count >= most:
                     return count
     return count
@@ -254,24 +263,24 @@ class _BadFile(Exception):
     """Error of a table without a first record. The text is the message for the user."""
 
 
-def _header(text: TextIO, kind: str) -> list[str]:
+def _column_names(text: TextIO, suffix: str) -> list[str]:
     """Return the names of a table's columns: the cells of its first line, or the keys of its first record.
 
     Args:
         text: Text of the table.
-        kind: Suffix of the file's name before .gz: ".csv".
+        suffix: Suffix of the file's name before .gz: ".csv".
 
     Raises:
         _BadFile: The table has no header or no first record.
     """
     lines = iter(lambda: text.readline(_LONGEST_LINE), "")
-    if kind in _SEPARATORS:
-        rows = csv.reader(lines, delimiter=_SEPARATORS[kind])
+    if suffix in _SEPARATORS:
+        rows = csv.reader(lines, delimiter=_SEPARATORS[suffix])
         try:
             header = next(rows, None)
             first_row = next((row for row in rows if row), None)
         except csv.Error as error:
-            raise _BadFile(f"is no {kind[1:].upper()}: {error}") from error
+            raise _BadFile(f"is no {suffix[1:].upper()}: {error}") from error
         if not header:
             raise _BadFile("is empty; its first line must name the columns")
         if first_row is None:

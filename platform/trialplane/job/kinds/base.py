@@ -42,6 +42,16 @@ class Function:
     arguments: tuple[str, ...] = ()
     style: str = ""
 
+    @property
+    def module(self) -> str:
+        """Dotted name of its module."""
+        return self.text.partition(":")[0]
+
+    @property
+    def name(self) -> str:
+        """Its name in the module."""
+        return self.text.partition(":")[2]
+
 
 class ProgramFile(NamedTuple):
     """A file of the job's folder that trials run.
