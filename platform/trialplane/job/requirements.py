@@ -137,12 +137,15 @@ def read(folder: Path, name: str, prefix: str = "", *, is_named: bool = True) ->
     if not name or not (is_named or (folder / name).is_file()):
         return Requirements()
     reader = _Reader(folder, prefix)
-    if not name.endswith(".py"):
-        reader.read_file(name)
-    elif not reader.read_script(name):
-        if not is_named:
-            return Requirements()
-        reader.issues.append(Issue(("requirements",), f"{name} has no metadata: there is no line `# /// script` in it"))
+    try:
+        if not name.endswith(".py"):
+            reader.read_file(name)
+        elif not reader.read_script(name):
+            if not is_named:
+                return Requirements()
+            raise _UnreadableFile(f"{name} has no metadata: there is no line `# /// script` in it")
+    except _UnreadableFile as error:
+        reader.issues.append(Issue(("requirements",), str(error)))
     return Requirements(
         lines=tuple(reader.lines),
         python=reader.python,
@@ -152,6 +155,26 @@ def read(folder: Path, name: str, prefix: str = "", *, is_named: bool = True) ->
         main=name,
         source=f"{prefix}{name}",
     )
+
+
+class _UnreadableFile(Exception):
+    """Error of a file whose requirements cannot be read. The text is the message for the user."""
+
+
+class _Line(NamedTuple):
+    """A line of a file, which issues name.
+
+    Attributes:
+        source: Name of the file in messages.
+        number: 1-based number of the line.
+    """
+
+    source: str
+    number: int
+
+    def issue(self, subject: str, message: str) -> Issue:
+        """Return an issue of the line, with the part of the line that it concerns."""
+        return Issue((errors.shortened(subject, longest=100),), message, source=self.source, line=self.number)
 
 
 class _Reader:
@@ -171,195 +194,168 @@ class _Reader:
         self._folder = folder
         self._prefix = prefix
 
-    def read_file(self, name: str, included_at: Issue | None = None) -> None:
-        """Read a requirements file.
+    def read_file(self, name: str) -> None:
+        """Read a requirements file in the folder.
 
-        Args:
-            name: Path in the folder.
-            included_at: Issue of the line that includes the file, in case it cannot be read. None for the first file.
+        Raises:
+            _UnreadableFile: It does not exist, or is not text.
         """
-        text = self._read_text(name, included_at)
-        if text is None:
-            return
-        source = f"{self._prefix}{name}"
-        for number, line in logical_lines(text):
-            if not line:
-                continue
-            if line.startswith("-"):
-                self._read_option(name, line, number)
-            else:
-                without_options = re.split(r"\s--?[a-z]", line)[0].strip()  # such as --hash=…
-                self._add_requirement(without_options, source, number)
+        for number, text in logical_lines(self._read_text(name)):
+            line = _Line(f"{self._prefix}{name}", number)
+            if text.startswith("-"):
+                self._read_option(name, text, line)
+            elif text:
+                without_options = re.split(r"\s--?[a-z]", text)[0].strip()  # such as --hash=…
+                self._add_requirement(without_options, line)
 
-    def _read_option(self, name: str, line: str, number: int) -> None:
+    def _read_option(self, name: str, text: str, line: _Line) -> None:
         """Read a line of a requirements file that is an option: include a file, or record a remark or an issue.
 
         Args:
             name: Path of the file.
+            text: Text of the line.
             line: The line.
-            number: Its number.
         """
-        word = line.split(maxsplit=1)[0]
+        word = text.split(maxsplit=1)[0]
         if word.startswith("--"):  # --option=value or --option value
             option, _, value = word.partition("=")
         else:  # -ovalue or -o value
             option, value = word[:2], word[2:]
-        value = value or line[len(word) :].strip()
-        template = Issue((option,), "", source=f"{self._prefix}{name}", line=number)  # for issues of this line
+        value = value or text[len(word) :].strip()
         if option in _INCLUDE_OPTIONS or option in _CONSTRAINT_OPTIONS:
-            self._include(name, value, template)
+            self._include(name, option, value, line)
         elif option in _EDITABLE_OPTIONS:
             subject = option if "://" in value else f"{option} {value}"  # a URL may contain a password
-            self.unchecked.append(_line_issue(template, subject, "is not checked: it says neither name nor version"))
+            self.unchecked.append(line.issue(subject, "is not checked: it says neither name nor version"))
         elif option not in _PIP_OPTIONS:
-            self.issues.append(_line_issue(template, word, "is not an option of a requirements file"))
+            self.issues.append(line.issue(word, "is not an option of a requirements file"))
 
     def read_script(self, name: str) -> bool:
-        """Read the metadata of a script.
+        """Read the metadata of a script in the folder. Return whether it has any.
 
-        Returns:
-            Whether the script has metadata. True if it cannot be read, which is then its only issue.
+        Raises:
+            _UnreadableFile: The script does not exist, or is not text.
         """
-        text = self._read_text(name, included_at=None)
-        if text is None:
-            return True
-        source = f"{self._prefix}{name}"
-        blocks = list(_script_blocks(text.splitlines()))
+        blocks = list(_script_blocks(self._read_text(name).splitlines()))
         if not blocks:
             return False
+        source = f"{self._prefix}{name}"
         first_line, content = blocks[0]
+        block_line = _Line(source, first_line)
         if len(blocks) > 1:
             second_line, _ = blocks[1]
-            self.issues.append(Issue(("script",), "appears twice; keep one of the blocks", source=source, line=second_line))
+            self.issues.append(_Line(source, second_line).issue("script", "appears twice; keep one of the blocks"))
         try:
             data = tomllib.loads("\n".join(content))
         except tomllib.TOMLDecodeError as error:
-            self.issues.append(Issue(("script",), f"the metadata is not TOML: {error}", source=source, line=first_line))
+            self.issues.append(block_line.issue("script", f"the metadata is not TOML: {error}"))
             return True
         dependencies = data.get("dependencies", [])
         if not isinstance(dependencies, list) or not all(isinstance(dependency, str) for dependency in dependencies):
-            self.issues.append(
-                Issue(("dependencies",), 'must be a list of strings: ["torch>=2"]', source=source, line=first_line)
-            )
+            self.issues.append(block_line.issue("dependencies", 'must be a list of strings: ["torch>=2"]'))
             dependencies = []
         self.files[name] = "\n".join(dependencies)  # not the whole script: its other lines do not matter
 
-        def line_number(text: str) -> int:
-            """Return the number of the first line in the block that contains a text; without one, `first_line`."""
-            for number, line in enumerate(content, start=first_line + 1):
-                if text in line:
-                    return number
-            return first_line
+        def line_of(text: str) -> _Line:
+            """Return the first line in the block that contains a text; without one, the first line of the block."""
+            numbers = (number for number, line in enumerate(content, start=first_line + 1) if text in line)
+            return _Line(source, next(numbers, first_line))
 
         for dependency in dependencies:
-            self._add_requirement(dependency, source, line_number(dependency))
+            self._add_requirement(dependency, line_of(dependency))
         if "requires-python" in data:
-            self._set_python(data["requires-python"], source, line_number("requires-python"))
+            self._set_python(data["requires-python"], line_of("requires-python"))
         return True
 
-    def _set_python(self, version_range: object, source: str, line: int) -> None:
+    def _set_python(self, version_range: object, line: _Line) -> None:
         """Record the required versions of Python. Record an issue if they are not a valid range."""
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
         try:
-            self.python = RequiredPython(SpecifierSet(str(version_range)), source, line)
+            self.python = RequiredPython(SpecifierSet(str(version_range)), line.source, line.number)
         except InvalidSpecifier:
             message = f'{version_range!r} is not a range of versions; write requires-python = ">=3.11"'
-            self.issues.append(Issue(("requires-python",), message, source=source, line=line))
+            self.issues.append(line.issue("requires-python", message))
 
-    def _add_requirement(self, text: str, source: str, line: int) -> None:
+    def _add_requirement(self, text: str, line: _Line) -> None:
         """Record a requirement. Record an issue instead if it is invalid, and a remark if it cannot be checked.
 
         Args:
             text: The requirement, without options.
-            source: Name of its file in messages.
-            line: Its line in the file.
+            line: Its line.
         """
         from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
         from packaging.requirements import Requirement
 
-        template = Issue((), "", source=source, line=line)
         if "${" in text:
             message = "is not checked: it contains a variable, which pip replaces"
-            self.unchecked.append(_line_issue(template, "a line with ${…}", message))
+            self.unchecked.append(line.issue("a line with ${…}", message))
             return
         try:
             requirement = Requirement(text)
         except ValueError as error:  # the errors of packaging are ValueErrors
             if _URL_OR_PATH.search(text.split(";")[0].strip()):  # the text is not shown: it may contain a password
-                self.unchecked.append(
-                    _line_issue(template, "a URL or a path", "is not checked: it says neither name nor version")
-                )
+                self.unchecked.append(line.issue("a URL or a path", "is not checked: it says neither name nor version"))
             else:
-                self.issues.append(_line_issue(template, text, f"is not a requirement: {errors.first_line(error)}"))
+                self.issues.append(line.issue(text, f"is not a requirement: {errors.first_line(error)}"))
             return
-        if has_url := bool(requirement.url):
-            self.unchecked.append(
-                _line_issue(template, requirement.name, "is installed from a URL, so its version is not checked")
-            )
+        has_url = bool(requirement.url)
+        if has_url:
+            message = "is installed from a URL, so its version is not checked"
+            self.unchecked.append(line.issue(requirement.name, message))
             requirement.url = None
         try:
             applies = requirement.marker is None or requirement.marker.evaluate()
         except (UndefinedComparison, UndefinedEnvironmentName) as error:
             message = f"has a marker that cannot be compared: {errors.first_line(error)}"
-            self.issues.append(_line_issue(template, text, message))
+            self.issues.append(line.issue(text, message))
             return
-        self.lines.append(RequirementLine(requirement, source, line, has_url, applies))
+        self.lines.append(RequirementLine(requirement, line.source, line.number, has_url, applies))
 
-    def _include(self, name: str, value: str, template: Issue) -> None:
+    def _include(self, name: str, option: str, value: str, line: _Line) -> None:
         """Read a file that another file names. Record an issue or a remark if that is not possible.
 
         Of a file with constraints only the text is recorded, because it only limits the versions of an installation.
 
         Args:
             name: Path of the file with the line.
-            value: Path of the included file, relative to that file.
-            template: Issue with the line's source and number, and its option, -r or -c, as the field.
+            option: Option of the line, such as -r or -c.
+            value: Path of the included file, relative to that file; or a URL.
+            line: The line.
         """
-        option = template.field
         if "://" in value:
-            self.unchecked.append(_line_issue(template, option, "names a URL, whose content is not checked"))
+            self.unchecked.append(line.issue(option, "names a URL, whose content is not checked"))
             return
         path = os.path.normpath(PurePosixPath(name).parent / value)
-        option_and_value = f"{option} {value}"
+        subject = f"{option} {value}"
         if path.startswith(("/", "..")):
-            self.issues.append(
-                _line_issue(template, option_and_value, "lies outside of the job's folder, and only that folder is sent")
-            )
+            message = "lies outside of the job's folder, and only that folder is sent"
+            self.issues.append(line.issue(subject, message))
         elif path not in self.files:  # ends circular includes
             read = self._read_text if option in _CONSTRAINT_OPTIONS else self.read_file
-            read(path, _line_issue(template, option_and_value, message=""))
+            try:
+                read(path)
+            except _UnreadableFile as error:
+                self.issues.append(line.issue(subject, str(error)))
 
-    def _read_text(self, name: str, included_at: Issue | None) -> str | None:
-        """Record and return the text of a file. If it cannot be read, record an issue, and return None.
+    def _read_text(self, name: str) -> str:
+        """Record and return the text of a file in the folder.
 
-        Args:
-            name: Path in the folder.
-            included_at: Issue of the line that includes the file, which gets the message. None for the first file.
+        Raises:
+            _UnreadableFile: It does not exist, or is not text.
         """
         file = self._folder / name
+        if not file.is_file():
+            text_files = [path.relative_to(self._folder).as_posix() for path in self._folder.glob("**/*.txt")]
+            hint = errors.nearest(name, text_files)
+            raise _UnreadableFile(f"there is no {name} in {self._folder}; {hint}".rstrip("; "))
         try:
-            if not file.is_file():
-                text_files = [path.relative_to(self._folder).as_posix() for path in self._folder.glob("**/*.txt")]
-                hint = errors.nearest(name, text_files)
-                raise FileNotFoundError(f"there is no {name} in {self._folder}; {hint}".rstrip("; "))
-            self.files[name] = text = document.decode(file.read_bytes(), name)
+            self.files[name] = document.decode(file.read_bytes(), name)
+        except UnicodeDecodeError as error:
+            raise _UnreadableFile(f"{name} is not {error.encoding.upper()} text") from error
         except (OSError, ValueError) as error:
-            message = f"{name} is not {error.encoding.upper()} text" if isinstance(error, UnicodeDecodeError) else str(error)
-            self.issues.append(dataclasses.replace(included_at or Issue(("requirements",), ""), message=message))
-            return None
-        return text
-
-
-def _line_issue(template: Issue, subject: str, message: str) -> Issue:
-    """Return an issue about a part of a line.
-
-    Args:
-        template: Issue with the file and the number of the line.
-        subject: The part of the line.
-        message: The problem.
-    """
-    return dataclasses.replace(template, field_path=(errors.shortened(subject, longest=100),), message=message)
+            raise _UnreadableFile(str(error)) from error
+        return self.files[name]
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
