@@ -27,7 +27,7 @@ from tests.controller.trainings import Opened, failed, job
 from trialplane.controller import population
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.population import Members
-from trialplane.controller.promotion import Stretch
+from trialplane.controller.promotion import PausedTrial, Stretch
 from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.job import space
 from trialplane.job.population import Intervals, Population
@@ -117,7 +117,7 @@ def test_a_population_restarts_after_comparisons_without_a_new_best(
 ) -> None:
     """Only losses since the restart before count, and only those of comparisons, whose interval grows."""
     rule = Population(interval=4, steps=64, growth=growth, patience=patience if growth > 1 else 3)
-    assert population.comparisons(rule, {4 * (index + 1): loss for index, loss in enumerate(losses)}) == expected
+    assert population.restarts_by_comparison(rule, {4 * (index + 1): loss for index, loss in enumerate(losses)}) == expected
 
 
 def test_all_but_the_best_restart_from_the_best() -> None:
@@ -130,13 +130,13 @@ def test_all_but_the_best_restart_from_the_best() -> None:
     donor = sample(1) | {"layers": 6, "rate": 0.1, "units": 100}
     rates = {}
     for member in range(7):
-        params = state.params(Stretch(member, 8, 4, (7, 4), restart=True), SPACE, donor)
+        params = state.params(Stretch(member, 8, 4, PausedTrial(7, 4), restart=True), SPACE, donor)
         assert params is not None
         assert params["layers"] == 6
         rates[member] = params["rate"]
     assert {rates[member] for member in (0, 2, 4, 6)} == {0.125}, "changed a little"
     assert len({rates[member] for member in (1, 3, 5)} | {0.1, 0.125}) == 5, "drawn anew"
-    own = state.params(Stretch(6, 8, 4, (6, 4), restart=True), SPACE, donor)
+    own = state.params(Stretch(6, 8, 4, PausedTrial(6, 4), restart=True), SPACE, donor)
     assert own is not None, "one that restarts from its own state has new parameters too"
 
 

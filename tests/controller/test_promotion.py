@@ -38,6 +38,7 @@ from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.job.search import Ladder
 from trialplane.ledger import attempts as reading
 from trialplane.ledger.attempts import StudyOrder
+from trialplane.wire.progress import RungProgress
 from trialplane.wire.records import CheckpointSummary, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -186,7 +187,7 @@ def test_a_trial_that_fails_at_its_rung_takes_no_place_there() -> None:
         rule.record_end(trial, state, 1, (float(trial),))
     assert rule.next_stretch(None) == Stretch(2, 4, 1), "the best of those that can continue"
     assert rule.find_hopeless() == [3, 4, 5, 6, 7], "one of the six is promoted"
-    assert next(rule.rung_counts()) == (1, 6, 6)
+    assert next(rule.rung_progress()) == RungProgress(1, 6, 6)
     assert rule.used_steps == 8
 
 
@@ -332,7 +333,7 @@ def test_a_controller_that_is_killed_changes_no_decision(
         assert other.promotion is not None
         assert ledger.promotion is not None
         assert other.promotion.top == ledger.promotion.top
-        assert list(other.promotion.rung_counts()) == list(ledger.promotion.rung_counts())
+        assert list(other.promotion.rung_progress()) == list(ledger.promotion.rung_progress())
         tops.add(ledger.promotion.top)
         other.close()
         decisions += 1
@@ -385,7 +386,7 @@ def test_a_controller_that_is_killed_while_several_trials_train_decides_the_same
         assert ledger.promotion is not None
         assert other.promotion.top == ledger.promotion.top
         assert other.promotion.used_steps == ledger.promotion.used_steps
-        assert list(other.promotion.rung_counts()) == list(ledger.promotion.rung_counts())
+        assert list(other.promotion.rung_progress()) == list(ledger.promotion.rung_progress())
         request, again = ledger.ask(), other.ask()
         assert (request and decision(request)) == (again and decision(again))
         other.close()

@@ -225,7 +225,7 @@ def test_a_study_without_reports_is_told(opened: Opened) -> None:
 
 def test_it_is_waited_for_as_long_as_it_may_still_come(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial of days is not waited for."""
-    monkeypatch.setattr(pruning, "MANY", 3)
+    monkeypatch.setattr(pruning, "MANY_UNWATCHED", 3)
     ledger = opened.open(job(**SEARCH, pruner={**MEDIAN, "metric": "auc"}))
     request = asked(ledger)
     told = []

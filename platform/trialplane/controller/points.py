@@ -39,7 +39,9 @@ def distribution(parameter: space.AnyParameter) -> distributions.BaseDistributio
         case space.CategoricalParameter():
             return distributions.CategoricalDistribution(parameter.codes())
         case space.NormalParameter():
-            return distributions.FloatDistribution(*parameter.shares)
+            # Optuna draws the share of the normal distribution that is below the value.
+            low_share, high_share = parameter.shares
+            return distributions.FloatDistribution(low_share, high_share)
 
 
 def contains(distribution: distributions.BaseDistribution, value: Any) -> bool:
@@ -55,8 +57,11 @@ def is_same(first: dict[str, Any], second: dict[str, Any]) -> bool:
     if first.keys() != second.keys():
         return False
     for name, value in first.items():
-        is_close = isinstance(value, float) and math.isclose(value, second[name], rel_tol=_TOLERANCE)
-        if not is_close and value != second[name]:
+        if isinstance(value, float):
+            is_equal = math.isclose(value, second[name], rel_tol=_TOLERANCE)
+        else:
+            is_equal = value == second[name]
+        if not is_equal:
             return False
     return True
 
@@ -69,11 +74,11 @@ def seed_globally(seed: int) -> Iterator[None]:
     """
     import numpy as np
 
-    states = random.getstate(), np.random.get_state()
+    python_state, numpy_state = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed)
     try:
         yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)

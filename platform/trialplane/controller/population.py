@@ -39,11 +39,12 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trialplane.controller.promotion import Losses, Stretch
+from trialplane.controller.promotion import Losses, PausedTrial, Stretch
 from trialplane.job import space
 from trialplane.job.population import Intervals, Population
 from trialplane.job.space import AnyParameter
 from trialplane.wire.paths import TrialFolder
+from trialplane.wire.progress import RungProgress
 from trialplane.wire.states import TrialState
 
 _SHOWN_STEPS = 5  # steps in the status: the highest ones that members have reached
@@ -62,22 +63,20 @@ def choose_donor(population: Population, seed: int, member: int, step: int, loss
         step: Number of steps at which the members are compared.
         losses: Losses of all members that have reached the step, including this one; smaller is better.
     """
-    ranked = sorted(losses, key=lambda other: (losses[other], other))
-    others = sorted(losses.keys() - {member})
-    generator = _generator(seed, member, step, "exploit")
+    generator = _decision_generator(seed, member, step, "exploit")
     candidate = member
     if population.exploit == "truncation":
-        group_size = max(1, int(population.share * len(ranked)))
-        best, worst = ranked[:group_size], ranked[-group_size:]
-        if others and member in worst:
-            candidate = generator.choice(best)
-    elif others:  # a tournament
-        candidate = generator.choice(others)
+        best_first = sorted(losses, key=lambda other: (losses[other], other))
+        group_size = max(1, int(population.share * len(best_first)))
+        if member in best_first[-group_size:]:
+            candidate = generator.choice(best_first[:group_size])
+    elif len(losses) > 1:  # a tournament
+        candidate = generator.choice(sorted(losses.keys() - {member}))
     return candidate if losses[candidate] < losses[member] else member
 
 
-def comparisons(population: Population, best_losses: Mapping[int, float]) -> dict[int, bool]:
-    """Return the steps at which members have been compared, each with whether the population restarts there.
+def restarts_by_comparison(population: Population, best_losses: Mapping[int, float]) -> dict[int, bool]:
+    """Return for each step at which members have been compared whether the population restarts there.
 
     Members that report less often than the interval skip some of its multiples, and are compared at those that are left.
 
@@ -118,11 +117,11 @@ def choose_restart_donor(
         step: Number of steps at which the population restarts.
         losses: Losses of all members that have reached the step, including this one; smaller is better.
     """
-    ranked = sorted(losses, key=lambda other: (losses[other], other))
-    if member == ranked[0]:
+    best_first = sorted(losses, key=lambda other: (losses[other], other))
+    if member == best_first[0]:
         return None
-    group_size = max(1, int(population.share * len(ranked)))
-    return _generator(seed, member, step, "restart").choice(ranked[:group_size])
+    group_size = max(1, int(population.share * len(best_first)))
+    return _decision_generator(seed, member, step, "restart").choice(best_first[:group_size])
 
 
 def explore(
@@ -150,17 +149,17 @@ def explore(
         donor_params: Parameters of the donor.
         draws_all: Whether every parameter that is not fixed is drawn anew.
     """
-    generator = _generator(seed, member, step, "explore")
+    generator = _decision_generator(seed, member, step, "explore")
     changed: dict[str, Any] = {}
     for name, parameter in parameters.items():
         if not space.is_active(parameter, changed):
             continue
-        factors, resample = population.exploration(name)
+        factors, resample_probability = population.exploration(name)
         if name not in donor_params or not parameter.contains(donor_params[name]):
             changed[name] = draw(parameter, generator)
         elif name in population.fixed:
             changed[name] = donor_params[name]
-        elif draws_all or generator.random() < resample:
+        elif draws_all or generator.random() < resample_probability:
             changed[name] = draw(parameter, generator)
         else:
             changed[name] = perturb(parameter, donor_params[name], factors, generator)
@@ -218,9 +217,9 @@ def _value_at(parameter: space.FloatParameter | space.IntParameter, position: in
     return parameter.low + nearest_position * step
 
 
-def _generator(seed: int, member: int, step: int, use: str) -> random.Random:
-    """Return a generator of random numbers for one decision (`use`), which other decisions do not influence."""
-    return random.Random(f"{seed}:{member}:{step}:{use}")
+def _decision_generator(seed: int, member: int, step: int, decision: str) -> random.Random:
+    """Return a generator of random numbers for one decision on a member at a step, which no other decision influences."""
+    return random.Random(f"{seed}:{member}:{step}:{decision}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,7 +320,7 @@ class Members:
         """
         if trial is not None:
             return dataclasses.replace(self.first_stretch(trial), trial=None)
-        restarts = comparisons(self._population, self._best_losses)
+        restarts = restarts_by_comparison(self._population, self._best_losses)
         for step in sorted({self._steps[member] for member in self._paused}):
             is_compared = step in restarts
             if not is_compared or self._has_quorum(step):
@@ -344,13 +343,13 @@ class Members:
         """
         assert stretch.trial is not None
         assert stretch.parent is not None
-        donor, step = stretch.parent
         if self._population.schedule:
             entry = self._population.scheduled(stretch.done)
             return None if entry is None else dict(entry.params)
-        if donor == stretch.trial and not stretch.restart:
+        if stretch.parent.trial == stretch.trial and not stretch.restart:
             return None
         draws_all = stretch.restart and stretch.trial % 2 == 1
+        step = stretch.parent.rung
         return explore(self._population, self._seed, stretch.trial, step, parameters, donor_params, draws_all=draws_all)
 
     def find_hopeless(self) -> list[int]:
@@ -362,10 +361,11 @@ class Members:
         """The paused members, in order of their numbers."""
         return sorted(self._paused)
 
-    def rung_counts(self) -> Iterator[tuple[int, int, int]]:
-        """Yield each of the last steps from the lowest, how many members have reached it, and how many are paused at it."""
+    def rung_progress(self) -> Iterator[RungProgress]:
+        """Yield the progress at each of the last steps at which members were paused, the lowest first."""
         for step in sorted(self._pauses)[-_SHOWN_STEPS:]:
-            yield step, len(self._pauses[step]), sum(self._steps[member] == step for member in self._paused)
+            paused_count = sum(self._steps[member] == step for member in self._paused)
+            yield RungProgress(step, reached=len(self._pauses[step]), paused=paused_count)
 
     def take_released(self) -> set[TrialFolder]:
         """Return the folders of checkpoints that no member needs any more, each folder once.
@@ -395,7 +395,7 @@ class Members:
 
         Args:
             member: Number of the member.
-            restarts: Steps at which members are compared, each with whether the population restarts there.
+            restarts: For each step at which members are compared, whether the population restarts there.
         """
         step = self._steps[member]
         pauses = self._pauses[step]
@@ -404,12 +404,13 @@ class Members:
         if self._population.schedule:
             entry = self._population.scheduled(pauses[member].done)
             is_restart = entry is not None and entry.restart
-        elif restarts.get(step):
-            restart_donor = choose_restart_donor(self._population, self._seed, member, step, losses)
-            is_restart = restart_donor is not None  # the best member continues as it is
-            donor = member if restart_donor is None else restart_donor
-        elif step in restarts:  # members are compared, without a restart
-            donor = choose_donor(self._population, self._seed, member, step, losses)
+        elif step in restarts:
+            if restarts[step]:
+                restart_donor = choose_restart_donor(self._population, self._seed, member, step, losses)
+                is_restart = restart_donor is not None  # the best member continues as it is
+                donor = member if restart_donor is None else restart_donor
+            else:
+                donor = choose_donor(self._population, self._seed, member, step, losses)
         done = pauses[donor].done
         rung = self._intervals.next_rung(done)
-        return Stretch(member, rung=rung, done=done, parent=(donor, step), restart=is_restart)
+        return Stretch(member, rung=rung, done=done, parent=PausedTrial(donor, step), restart=is_restart)

@@ -20,13 +20,22 @@ import bisect
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from trialplane.controller import ranking
 from trialplane.job.search import Ladder
 from trialplane.wire import rows
+from trialplane.wire.progress import RungProgress
 from trialplane.wire.states import TrialState
 
 Losses = tuple[float, ...]  # of the objectives; smaller is better
+
+
+class PausedTrial(NamedTuple):
+    """A trial at the rung, in steps, at which it was paused and has saved a checkpoint."""
+
+    trial: int
+    rung: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,14 +46,14 @@ class Stretch:
         trial: Number of the trial; None for a new trial, which the caller numbers.
         rung: Number of steps after which the trial is paused; 0 if it trains to its end.
         done: Number of steps that the trial has done before.
-        parent: Trial and rung of the checkpoint that the stretch starts from; None for the trial's own newest checkpoint.
+        parent: Paused trial whose checkpoint the stretch starts from; None for the trial's own newest checkpoint.
         restart: Whether the stretch restarts a member of a population from this checkpoint.
     """
 
     trial: int | None
     rung: int
     done: int = 0
-    parent: tuple[int, int] | None = None
+    parent: PausedTrial | None = None
     restart: bool = False
 
 
@@ -186,14 +195,15 @@ class Promotion:
             return False
         (rungs,) = self._rungs  # a ladder with `max: auto` has one bracket
         losses_at = {step: rungs[step].first_losses for step in self._ladder.rungs() if step <= rung}
-        losses_at[rung].setdefault(trial, _comparable(losses)[0])
+        losses_at[rung].setdefault(trial, _comparable(losses)[0])  # `record_end` adds the trial to the rung only later
         reached = [losses_by_trial for losses_by_trial in losses_at.values() if losses_by_trial]  # lowest rung first
         if len(reached) < 2:
             return False
         below, at_top = reached[-2:]
-        if ranking.is_same(below, at_top, noise=0.0):  # is so in most cases, which saves the slow estimate of the noise
-            return False
-        if ranking.is_same(below, at_top, ranking.estimate_noise(reached)):
+        is_exactly_same = ranking.is_same(
+            below, at_top, noise=0.0
+        )  # mostly true, which saves the slow estimate of the noise
+        if is_exactly_same or ranking.is_same(below, at_top, ranking.estimate_noise(reached)):
             return False
         self.top = self._rung_above(rung)
         return True
@@ -233,17 +243,15 @@ class Promotion:
         for bracket in range(len(self._rungs)):
             arrivals = self._trials - self._start_count  # trials that may still reach the rung: first those not started
             for step, rung in self._rungs[bracket].items():
-                running_up_to_rung = [
-                    trial
+                arrivals += sum(
+                    stretch.rung == step and self._ladder.bracket(trial) == bracket
                     for trial, stretch in self._running.items()
-                    if stretch.rung == step and self._ladder.bracket(trial) == bracket
-                ]
-                arrivals += len(running_up_to_rung)
+                )
                 excluded: set[int] = set()  # trials that are paused here and will not be promoted
                 if rung.has_one_loss and rung.paused:
                     # Even if all arrivals were worse than the trials here, no more than the best of these could be promoted.
-                    best = rung.order[: (len(rung) + arrivals) // self._ladder.factor]
-                    excluded = rung.paused.difference(best)
+                    most_promotions = (len(rung) + arrivals) // self._ladder.factor
+                    excluded = rung.paused.difference(rung.order[:most_promotions])
                     if excluded == rung.paused and not self._complete_count:
                         # The best paused trial may be needed as the result of the study, so it stays.
                         excluded.remove(next(trial for trial in rung.order if trial in excluded))
@@ -266,16 +274,13 @@ class Promotion:
         """The paused trials, in order of their numbers."""
         return sorted(self._paused_at)
 
-    def rung_counts(self) -> Iterator[tuple[int, int, int]]:
-        """Yield counts for each rung, the lowest first.
-
-        Yields:
-            The steps of the rung, the number of trials that have reached it, and the number of trials paused at it.
-        """
+    def rung_progress(self) -> Iterator[RungProgress]:
+        """Yield the progress at each rung, the lowest first. Rungs of several brackets at the same step are one."""
         steps = sorted({step for rungs in self._rungs for step in rungs})
         for step in steps:
             rungs_at_step = [rungs[step] for rungs in self._rungs if step in rungs]
-            yield step, sum(map(len, rungs_at_step)), sum(len(rung.paused) for rung in rungs_at_step)
+            paused_count = sum(len(rung.paused) for rung in rungs_at_step)
+            yield RungProgress(step, reached=sum(map(len, rungs_at_step)), paused=paused_count)
 
     def _candidates(self, new_trial: int | None) -> Iterator[Stretch]:
         """Yield the stretches that may be started, the preferred ones first: promotions from high rungs, then the new trial.

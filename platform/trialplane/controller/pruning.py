@@ -20,7 +20,7 @@ from trialplane.job.kinds import Job
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import TrialState
 
-MANY = 100  # reports without the watched metric, after which it counts as missing although no trial has a result yet
+MANY_UNWATCHED = 100  # reports without the watched metric, after which it is missing although no trial has a result yet
 _MOST_NAMES = 5  # other metrics listed in a message
 _RUNG = "completed_rung_"  # prefix of the attributes in which Optuna's halving pruners store the rungs of a trial
 _RESOURCE = "trialplane:resource"  # attribute of a study with the resource that its pruner estimated for "auto"
@@ -60,8 +60,8 @@ class Pruning:
         self._watched = job.search.watched_objective(job.objectives[0])
         self._unwatched_count = 0  # number of reports without the watched metric
         self._unwatched_names: dict[str, None] = {}  # names of the metrics in these reports, in order
-        self._has_result = False
-        self._complaint = ""
+        self._has_result = False  # whether any attempt is complete
+        self._complaint = ""  # the complaint that was returned first; "" before that
 
     def report(self, trial: optuna.trial.Trial, step: int, metrics: Mapping[str, float]) -> bool:
         """Pass a report of a running trial to the pruner; return whether the pruner ends the trial.
@@ -80,9 +80,9 @@ class Pruning:
                 self._unwatched_names.update(dict.fromkeys(metrics))
             return False
         self.is_reported = True
-        previous = self._pop_continued(trial._trial_id, step)
-        if previous is not None:  # this is the first report of a retry that continues from a checkpoint
-            self._copy_reports(trial, step, previous)
+        continued_attempt = self._take_continued_attempt(trial._trial_id, step)
+        if continued_attempt is not None:  # this is the first report of a retry that continues from a checkpoint
+            self._copy_reports(trial, step, continued_attempt)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns of a step that is reported twice
             try:
@@ -90,8 +90,9 @@ class Pruning:
             except ValueError:  # Optuna refuses a negative step, for example; the ledger and MLflow still record the report
                 return False
             is_pruned = bool(trial.should_prune())
-        # The pruner may have estimated its resource from the first trials. A later controller must use the same estimate.
-        estimate = getattr(self._inner_pruner, self._estimate_name, None)  # a text or None before the pruner has one
+        # The pruner may have replaced the resource "auto" by an estimate from the first trials. A later controller must use
+        # the same estimate.
+        estimate = getattr(self._inner_pruner, self._estimate_name, None)
         if isinstance(estimate, int):
             trial.storage.set_study_system_attr(trial.study._study_id, _RESOURCE, estimate)
         return is_pruned
@@ -127,31 +128,37 @@ class Pruning:
             trial_id: Id of the trial in memory.
             curve: Value of the watched metric by step, as the retry reported it.
         """
-        first_step = next(iter(curve), -1)
-        previous = self._pop_continued(trial_id, first_step) if curve else None
-        if previous is None:
+        if not curve:
             return curve
-        return {step: value for step, value in previous.intermediate_values.items() if step < first_step} | curve
+        first_step = next(iter(curve))
+        continued_attempt = self._take_continued_attempt(trial_id, first_step)
+        if continued_attempt is None:
+            return curve
+        return {step: value for step, value in continued_attempt.intermediate_values.items() if step < first_step} | curve
 
-    def _pop_continued(self, trial_id: int, step: int) -> FrozenTrial | None:
-        """Return the attempt that a retry continues, given the step of the retry's first report; None if it starts over.
+    def _take_continued_attempt(self, trial_id: int, first_step: int) -> FrozenTrial | None:
+        """Return the attempt that a retry continues from a checkpoint; None if the retry starts over.
 
         The attempt is returned only once: for later reports of the retry the result is None.
-        """
-        previous = self._replaced.pop(trial_id, None)
-        if previous is None:
-            return None
-        starts_over = step <= min(previous.intermediate_values)
-        return None if starts_over else previous
 
-    def _copy_reports(self, trial: optuna.trial.Trial, step: int, previous: FrozenTrial) -> None:
-        """Copy the reports before a step, and the rungs, of the previous attempt to a retry."""
-        for earlier_step, value in previous.intermediate_values.items():
-            if earlier_step < step:
-                trial.report(value, earlier_step)
-        for key, value in previous.system_attrs.items():
+        Args:
+            trial_id: Id of the trial in memory.
+            first_step: Step of the retry's first report.
+        """
+        replaced_attempt = self._replaced.pop(trial_id, None)
+        if replaced_attempt is None:
+            return None
+        starts_over = first_step <= min(replaced_attempt.intermediate_values)
+        return None if starts_over else replaced_attempt
+
+    def _copy_reports(self, retry: optuna.trial.Trial, first_step: int, continued_attempt: FrozenTrial) -> None:
+        """Copy to a retry the rungs, and the reports before its first one, of the attempt that it continues."""
+        for step, value in continued_attempt.intermediate_values.items():
+            if step < first_step:
+                retry.report(value, step)
+        for key, value in continued_attempt.system_attrs.items():
             if key.startswith(_RUNG):
-                trial.storage.set_trial_system_attr(trial._trial_id, key, value)
+                retry.storage.set_trial_system_attr(retry._trial_id, key, value)
 
     def record_end(self, outcome: TrialOutcome) -> None:
         """Record the end of an attempt."""
@@ -160,7 +167,7 @@ class Pruning:
     @property
     def complaint(self) -> str:
         """A warning that no trial is pruned, if the watched metric should have been reported and was not; otherwise ""."""
-        should_be_reported = self._has_result or self._unwatched_count >= MANY
+        should_be_reported = self._has_result or self._unwatched_count >= MANY_UNWATCHED
         if self._job.search.pruner.name == "none" or self.is_reported or not should_be_reported:
             return ""
         # The text stays as it was at first, because each changed text would be one more warning.

@@ -52,14 +52,14 @@ def estimate_noise(rungs: Sequence[Mapping[int, float]]) -> float:
     trials = sorted(set(rungs[0]).intersection(*rungs[1:]))
     losses = np.array([[rung[trial] for trial in trials] for rung in rungs])
     first, second = np.triu_indices(len(trials), 1)  # positions of the two trials of each pair
-    # Comparisons instead of np.sign of the difference, which would be NaN for two infinite losses. The products are 1 or 0.
-    signs = [(row[first] > row[second]) * 1 - (row[first] < row[second]) * 1 for row in losses]
+    # Comparisons instead of np.sign of the difference, which would be NaN for two infinite losses.
+    signs = [np.select([row[first] > row[second], row[first] < row[second]], [1, -1], default=0) for row in losses]
     last_returns = _last_returns(signs)
     samples: list[float] = []
     for rung in range(2, len(rungs)):
-        pairs = last_returns == rung
+        returned = last_returns == rung  # for each pair, whether it returned at this rung
         with np.errstate(over="ignore", invalid="ignore"):
-            differences = np.abs(losses[rung, first[pairs]] - losses[rung, second[pairs]])
+            differences = np.abs(losses[rung, first[returned]] - losses[rung, second[returned]])
         samples += differences[np.isfinite(differences)].tolist()
     samples.sort()
     return samples[math.ceil(_NOISE_QUANTILE * len(samples)) - 1] if samples else 0.0

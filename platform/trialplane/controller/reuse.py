@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane.controller.following import Following
 from trialplane.job.kinds import Job
@@ -19,6 +19,14 @@ from trialplane.wire import earlier
 from trialplane.wire.earlier import Beginning, Earlier, EarlierTrial
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import TrialState
+
+
+class Answer(NamedTuple):
+    """The end of an attempt that is not run: its outcome and reports are those of an earlier trial."""
+
+    request: TrialRequest
+    outcome: TrialOutcome
+    reports: Sequence[tuple[int, Mapping[str, float]]]  # pairs of step and metrics
 
 
 class Reuse:
@@ -36,18 +44,12 @@ class Reuse:
             earlier run.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        run: str,
-        earlier_trials: Earlier,
-        attempts: Mapping[int, Attempt],
-    ) -> None:
+    def __init__(self, job: Job, run: str, earlier_trials: Earlier, attempts: Mapping[int, Attempt]) -> None:
         self._job = job
         self._run = run
         self._attempts = attempts
-        self._is_promoted = job.search.ladder is not None  # whether trials are paused at rungs
-        self._answers: collections.deque[TrialRequest] = collections.deque()  # attempts that will get an earlier result
+        self._has_rungs = job.search.ladder is not None  # whether trials are paused at rungs
+        self._unanswered: collections.deque[TrialRequest] = collections.deque()  # attempts that will get an earlier result
         # Parameters → an earlier trial with these parameters, whose result a new trial gets. The first of several counts.
         self._reusable = {earlier.params_key(trial.params): trial for trial in reversed(earlier_trials.results)}
         # Parameters, and with promotion the seed → checkpoint of an earlier run from which a trial starts.
@@ -68,32 +70,30 @@ class Reuse:
         """Return whether an attempt takes over the result of an earlier trial. `take_answers` then yields it."""
         has_result = self._reusable_trial(request) is not None
         if has_result:
-            self._answers.append(request)
+            self._unanswered.append(request)
         return has_result
 
-    def take_answers(
-        self, is_stuck: bool
-    ) -> Iterator[tuple[TrialRequest, TrialOutcome, Sequence[tuple[int, Mapping[str, float]]]]]:
-        """Yield attempts that end now, each with its outcome and the reports that it takes over: pairs of step and metrics.
+    def take_answers(self, is_stuck: bool) -> Iterator[Answer]:
+        """Yield the ends of attempts that end now, because they take over those of earlier trials.
 
         Args:
             is_stuck: Whether nothing starts before one of them has ended.
         """
-        is_stuck = is_stuck and not self._answers
-        while self._answers:
-            request = self._answers.popleft()
+        is_stuck = is_stuck and not self._unanswered
+        while self._unanswered:
+            request = self._unanswered.popleft()
             trial = self._reusable_trial(request)
             assert trial is not None
             outcome = TrialOutcome(
                 request.number, TrialState.COMPLETE, metrics=trial.metrics, returned=trial.returned, step=trial.step
             )
-            yield request, _answered(outcome, trial.run, trial.trial), ()
+            yield Answer(request, _mark_answered(outcome, trial.run, trial.trial), reports=())
         for request in self.following.take_due(is_stuck):
             attempt = self.following.repeated_attempt(request)
             assert attempt is not None
             assert attempt.outcome is not None
             outcome = dataclasses.replace(attempt.outcome, number=request.number)
-            yield request, _answered(outcome, attempt.run, attempt.trial), attempt.reports
+            yield Answer(request, _mark_answered(outcome, attempt.run, attempt.trial), attempt.reports)
 
     def record_end(self, request: TrialRequest, sampled: Mapping[str, Any], outcome: TrialOutcome) -> None:
         """Record the end of an attempt. With `duplicates: answer`, later trials with its parameters take over its result."""
@@ -129,14 +129,15 @@ class Reuse:
 
         An attempt that continues a checkpoint of this run does not start from it, nor does one that ends at an earlier rung.
         """
-        beginning, segment = self._equal_beginning(request), request.segment
+        beginning, segment = self._matching_beginning(request), request.segment
         if beginning is None or segment is None:
             return beginning
-        continues_own = segment.parent is not None
-        is_before_rung = not segment.rung or beginning.step + beginning.offset < segment.rung
-        return beginning if is_before_rung and not continues_own else None
+        continues_own_checkpoint = segment.parent is not None
+        trains_to_end = segment.rung == 0
+        is_before_rung = beginning.step + beginning.offset < segment.rung
+        return beginning if not continues_own_checkpoint and (trains_to_end or is_before_rung) else None
 
-    def _equal_beginning(self, request: TrialRequest) -> Beginning | None:
+    def _matching_beginning(self, request: TrialRequest) -> Beginning | None:
         """Return the checkpoint of an earlier trial that was trained in the same way, at whatever step; None without one."""
         if not self._beginnings:
             return None
@@ -147,7 +148,7 @@ class Reuse:
 
         With promotion the seed counts, because the trial may have trained its first segments in this run, with its own seed.
         """
-        return earlier.params_key(params), seed if self._is_promoted else None
+        return earlier.params_key(params), seed if self._has_rungs else None
 
     def add_beginning(self, request: TrialRequest, outcome: TrialOutcome) -> TrialOutcome:
         """Return an outcome that says from which checkpoint of an earlier run its trial has begun, if from any.
@@ -155,23 +156,20 @@ class Reuse:
         The fields `begun_from` and `spared_steps` say that, and the message does unless the attempt failed.
         """
         beginning, start = self.beginning(request), request.start
+        begun_from, spared_steps, remark = "", 0, ""
+        if beginning is not None and start is not None and start.step >= 0:  # -1 if it started at step 0
+            begun_from = f"{request.resume}:{start.trial}"
+            spared_steps = start.step + beginning.offset
+            remark = f"continued from step {start.step} of trial {start.trial} of {request.resume}"
+        elif not outcome.answered_by:
+            remark = self._reason_to_begin_anew(request)
         message = outcome.message
-        if beginning is None or start is None or start.step < 0:  # it has started at step 0, see `Parent`
-            if outcome.failure is None and not outcome.answered_by:
-                message = "; ".join(filter(None, (message, self._reason_to_begin_anew(request))))
-            return dataclasses.replace(outcome, begun_from="", spared_steps=0, message=message)
         if outcome.failure is None:  # the messages of failures are compared, so they stay as they are
-            text = f"continued from step {start.step} of trial {start.trial} of {request.resume}"
-            message = "; ".join(filter(None, (message, text)))
-        return dataclasses.replace(
-            outcome,
-            begun_from=f"{request.resume}:{start.trial}",
-            spared_steps=start.step + beginning.offset,
-            message=message,
-        )
+            message = "; ".join(filter(None, (message, remark)))
+        return dataclasses.replace(outcome, begun_from=begun_from, spared_steps=spared_steps, message=message)
 
-    def _last_pause(self, request: TrialRequest) -> TrialOutcome | None:
-        """Return the outcome with which the trial was paused before an attempt; None if it was not."""
+    def _outcome_of_pause(self, request: TrialRequest) -> TrialOutcome | None:
+        """Return the outcome with which the trial was last paused before an attempt; None if it was not."""
         number = request.retry_of
         while number is not None:
             attempt = self._attempts[number]
@@ -182,12 +180,14 @@ class Reuse:
 
     def _reason_to_begin_anew(self, request: TrialRequest) -> str:
         """Return why an attempt at a trial whose pause an earlier run has answered starts at step 0; "" if it does not."""
-        pause = self._last_pause(request)
-        if pause is None or not pause.answered_by or request.segment is None or self.beginning(request) is not None:
+        pause = self._outcome_of_pause(request)
+        if pause is None or not pause.answered_by:
             return ""
-        beginning = self._equal_beginning(request)
+        if request.segment is None or self.beginning(request) is not None:
+            return ""
+        beginning = self._matching_beginning(request)
         if beginning is None:
-            run, _, trial = pause.answered_by.rpartition(":")
+            run, _, trial = pause.answered_by.rpartition(":")  # RUN:TRIAL
             return f"trained from step 0, because {run} has no checkpoint of trial {trial} any more"
         return (
             f"trained from step 0, because the checkpoint of trial {beginning.trial} of {beginning.run} is at or beyond the "
@@ -195,8 +195,8 @@ class Reuse:
         )
 
 
-def _answered(outcome: TrialOutcome, run: str, trial: int) -> TrialOutcome:
-    """Return the outcome of an attempt that it takes over from a trial of an earlier run, which it names."""
+def _mark_answered(outcome: TrialOutcome, run: str, trial: int) -> TrialOutcome:
+    """Return an outcome that an attempt takes over from this trial of this run, with a message that names them."""
     message = "; ".join(filter(None, (outcome.message, earlier.answer_message(run, trial))))
     now = time.time()
     return dataclasses.replace(outcome, message=message, answered_by=f"{run}:{trial}", started=now, ended=now)

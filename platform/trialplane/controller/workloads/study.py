@@ -13,7 +13,7 @@ from trialplane.controller.pool import Pool, SlotEvent
 from trialplane.controller.workloads.workload import Workload
 from trialplane.job.kinds import Study
 from trialplane.wire import messages
-from trialplane.wire.progress import RungProgress, StudyProgress
+from trialplane.wire.progress import StudyProgress
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import RunState
 
@@ -101,7 +101,7 @@ class StudyWorkload(Workload):
         promotion = self._ledger.promotion
         return StudyProgress(
             steps=0 if promotion is None else promotion.used_steps,
-            rungs=() if promotion is None else tuple(RungProgress(*counts) for counts in promotion.rung_counts()),
+            rungs=() if promotion is None else tuple(promotion.rung_progress()),
             checkpoints=self._ledger.saved.number,
             checkpoint_bytes=self._ledger.saved.bytes,
             answered=self._ledger.reuse.answered,
