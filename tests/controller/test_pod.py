@@ -76,7 +76,7 @@ def test_a_controller_that_finds_its_run_ended_waits_to_be_removed(
     run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: RunState, updated: float, waits: bool
 ) -> None:
     _recorded(run, _status(state, updated))
-    monkeypatch.setattr(session.Session, "_drive", lambda self, *_: RunState.SUCCEEDED)
+    monkeypatch.setattr(session.Session, "_work_to_end", lambda self, *_: RunState.SUCCEEDED)
     if waits:
         with pytest.raises(Waits):
             session.drive(run.root, [], _setting(tmp_path))
@@ -89,7 +89,7 @@ def test_a_controller_that_finds_its_run_ended_waits_to_be_removed(
 def test_a_run_that_the_ledger_does_not_have_and_one_on_a_laptop_are_worked_on(
     run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session.Session, "_drive", lambda self, *_: RunState.SUCCEEDED)
+    monkeypatch.setattr(session.Session, "_work_to_end", lambda self, *_: RunState.SUCCEEDED)
     assert session.drive(run.root, [], _setting(tmp_path)) == errors.EXIT_OK
     _recorded(run, _status(RunState.FAILED, BEGUN + 1))
     assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
@@ -124,7 +124,7 @@ def test_what_another_controller_has_is_not_recorded_as_paused(
         raise error
 
     written: list[RunStatus] = []
-    monkeypatch.setattr(session.Session, "_drive", study)
+    monkeypatch.setattr(session.Session, "_work_to_end", study)
     monkeypatch.setattr(session.Session, "_record_status", lambda self, status: written.append(status))
     assert session.drive(run.root, [], _setting(tmp_path)) == error.exit_code
     assert not [status for status in written if status.state is RunState.PAUSED] and not run.status.exists()
@@ -141,7 +141,7 @@ def test_an_error_after_the_loss_of_the_head_is_no_end_of_the_run(
         self._has_joined = True
         raise ValueError("the actor died")
 
-    monkeypatch.setattr(session.Session, "_drive", study)
+    monkeypatch.setattr(session.Session, "_work_to_end", study)
     monkeypatch.setattr(session.Session, "_record_status", lambda self, status: written.append(status))
     monkeypatch.setattr(ray_session, "is_head_lost", lambda address, patience: lost)
     assert session.drive(run.root, [], _setting(tmp_path)) == errors.EXIT_PLATFORM

@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> RunPaths:
 
 
 def test_a_disk_that_fills_ends_the_run_as_one_that_can_be_resumed(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session.Session, "_drive", lambda *_: full(run.packed(3)))
+    monkeypatch.setattr(session.Session, "_work_to_end", lambda *_: full(run.packed(3)))
     assert session.drive(run.root, [], Setting()) == errors.EXIT_PLATFORM
     last = records.from_json(RunStatus, run.status.read_text())
     assert last.state is RunState.PAUSED
@@ -59,7 +59,7 @@ def test_another_error_of_a_file_is_not_called_a_full_disk(run: RunPaths, monkey
     def closed(*_: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/x")
 
-    monkeypatch.setattr(session.Session, "_drive", closed)
+    monkeypatch.setattr(session.Session, "_work_to_end", closed)
     assert session.drive(run.root, [], Setting()) == errors.EXIT_PLATFORM
     assert records.from_json(RunStatus, run.status.read_text()).reason.startswith("the controller failed: PermissionError")
 
@@ -118,7 +118,7 @@ def test_a_session_notifies_of_a_run_without_a_running_trial_and_of_its_failure(
             board.show(self._status(RunState.RUNNING, "waiting for a GPU"), now=True)
         raise errors.LedgerFull("the ledger has no room")
 
-    monkeypatch.setattr(session.Session, "_drive", waits)
+    monkeypatch.setattr(session.Session, "_work_to_end", waits)
     with webhook() as (port, received):
         rule = {"url": f"json://127.0.0.1:{port}/", "on": ["stuck", "failed"]}
         run.job.write_text(kinds.read({**JOB, "notify": [rule]}).model_dump_json())
@@ -147,7 +147,7 @@ def test_trials_log_where_their_run_is_recorded(
         seen.extend((uri, self._slot_config(self._job.roles()[0], uri).env["MLFLOW_TRACKING_URI"]))
         return RunState.SUCCEEDED
 
-    monkeypatch.setattr(session.Session, "_drive", study)
+    monkeypatch.setattr(session.Session, "_work_to_end", study)
     with caplog.at_level(logging.WARNING):
         assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
     assert seen == (["http://ann:secret@a:5000"] if known else ["http://b:5000"]) * 2
@@ -168,7 +168,7 @@ def test_slots_import_what_states_need_where_trials_are_paused(
         seen.append(self._slot_config(self._job.roles()[0], uri).restores)
         return RunState.SUCCEEDED
 
-    monkeypatch.setattr(session.Session, "_drive", study)
+    monkeypatch.setattr(session.Session, "_work_to_end", study)
     assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
     assert seen == [rungs]
 
@@ -181,7 +181,7 @@ def test_the_time_to_exit_is_the_jobs(run: RunPaths, monkeypatch: pytest.MonkeyP
         limits.append(self._slot_config(self._job.roles()[0], uri).linger)
         return RunState.SUCCEEDED
 
-    monkeypatch.setattr(session.Session, "_drive", study)
+    monkeypatch.setattr(session.Session, "_work_to_end", study)
     assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
     assert limits == [7.0]
 
@@ -198,7 +198,7 @@ def test_slots_know_the_cores_of_the_job_and_the_threads_for_them(
         seen.append((config.cores, config.cpus))
         return RunState.SUCCEEDED
 
-    monkeypatch.setattr(session.Session, "_drive", study)
+    monkeypatch.setattr(session.Session, "_work_to_end", study)
     assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
     assert seen == [(cpus, threads)]
 
@@ -213,7 +213,7 @@ def test_trials_get_what_opens_mlflow_and_not_the_ledger(run: RunPaths, monkeypa
         seen.append(dict(self._slot_config(self._job.roles()[0], uri).env))
         return RunState.SUCCEEDED
 
-    monkeypatch.setattr(session.Session, "_drive", study)
+    monkeypatch.setattr(session.Session, "_work_to_end", study)
     assert session.drive(run.root, [], Setting(mlflow_token="derived")) == errors.EXIT_OK
     assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
     door, without = seen

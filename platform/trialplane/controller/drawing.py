@@ -75,7 +75,7 @@ class Drawing:
     @functools.cached_property
     def _space_function(self) -> Callable[..., Any] | None:
         """The job's function that defines the space; None if the job lists the parameters."""
-        return self._code.function(self._search.function) if self._search.function else None
+        return self._code.load(self._search.function) if self._search.function else None
 
     def draw(self, trial: int) -> tuple[optuna.trial.Trial, Mapping[str, Any]]:
         """Draw the trial with a number; return it as Optuna has it, and its parameters without the job's fixed ones.

@@ -314,7 +314,7 @@ class Ledger:
             answer = suggesting.suggest(attempt.trial, self.job, parameter, self._code)
         sampled = self._attempts[number].request.params
         if answer.value is not None and parameter.name not in sampled:  # a repeated request gets the recorded value
-            sampled = {**sampled, parameter.name: suggesting.value(parameter, answer.value)}
+            sampled = {**sampled, parameter.name: suggesting.user_value(parameter, answer.value)}
             attempt.request = dataclasses.replace(attempt.request, params={**self.job.params, **sampled})
             self._attempts[number] = Attempt(dataclasses.replace(attempt.request, params=sampled))
             self._write(self.storage.write_draw, number)
@@ -941,7 +941,7 @@ class Ledger:
         self._saved_attributes = attributes
         self.pruning.restore(attributes)
         if isinstance(self.promotion, Promotion) and _TOP in attributes:
-            self.promotion.restore_top(attributes[_TOP])
+            self.promotion.top = attributes[_TOP]
         interrupted = [attempt.request for attempt in attempts if attempt.outcome is None]
         curves, unfinished = self._load_reports({request.number for request in interrupted})
         for attempt in attempts:

@@ -115,7 +115,8 @@ class Promotion:
         budget: Number of steps that all trials together may train; None for no limit.
 
     Attributes:
-        top: Steps of the lowest rung from which no trial is promoted; the steps of a whole trial if all rungs promote.
+        top: Steps of the lowest rung from which no trial is promoted; the steps of a whole trial if all rungs promote. A
+            later controller sets it to the stored one.
         used_steps: Number of steps trained in segments that have ended.
         is_budget_spent: Whether the budget allows no further segment.
     """
@@ -207,10 +208,6 @@ class Promotion:
             return False
         self.top = self._rung_above(rung)
         return True
-
-    def restore_top(self, top: int) -> None:
-        """Set the top rung to the one that an earlier controller has stored."""
-        self.top = top
 
     def drop(self, trial: int) -> None:
         """Record that a paused trial will not continue."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -30,8 +29,10 @@ class RayActor:
         options: dict[str, Any] = {"num_returns": 2} if method == "fetch" else {}
         if method in THREADS:
             options["concurrency_group"] = THREADS[method]
-        remote = getattr(self._handle, method)
-        return (remote.options(**options) if options else remote).remote(*arguments)
+        remote_method = getattr(self._handle, method)
+        if options:
+            remote_method = remote_method.options(**options)
+        return remote_method.remote(*arguments)
 
     def kill(self) -> None:
         """End the actor's process."""
@@ -40,6 +41,10 @@ class RayActor:
 
 class RayHost:
     """A `SlotHost` in the Ray session of this process, see `ray_session`."""
+
+    wait = staticmethod(ray_session.wait)
+    result = staticmethod(ray_session.result)
+    read = staticmethod(ray_session.result)  # a file is an object in Ray's store, which Ray removes
 
     def open(self, config: SlotConfig, name: str) -> RayActor:
         """Start an actor, which waits for its pod without a time limit."""
@@ -50,15 +55,3 @@ class RayHost:
             "concurrency_groups": _GROUPS,
         }
         return RayActor(ray.remote(**options)(SlotActor).remote(config, name, RayStore()))
-
-    def wait(self, answers: Sequence[Any], timeout: float) -> list[Any]:
-        """Wait for the first of these answers, see `ray_session.wait`."""
-        return ray_session.wait(answers, timeout)
-
-    def result(self, answer: Any) -> Any:
-        """Return an answer, see `ray_session.result`."""
-        return ray_session.result(answer)
-
-    def read(self, file: Any) -> Any:
-        """Return the bytes of a file, which the slot has put into the object store. See `SlotHost`."""
-        return ray_session.result(file)

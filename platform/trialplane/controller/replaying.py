@@ -79,7 +79,7 @@ def replay(
     for event in events:
         trial = event.trial
         if isinstance(event, End):
-            _replay_end(study, memory, trial, is_bad=event.is_bad)
+            _replay_end(study, memory, event)
             continue
         if event.is_drawn:
             replayed = _replay_draw(study, memory, job, trial, function)
@@ -104,14 +104,9 @@ def _replay_draw(
     trial: FrozenTrial,
     function: Callable[..., Any] | None,
 ) -> FrozenTrial:
-    """Let the sampler draw a trial of the temporary study, with the seed that the trial had; return it.
+    """Let the sampler draw a trial of the temporary study again, with the seed that it had; return the drawn trial.
 
-    Args:
-        study: The temporary study.
-        memory: Its memory.
-        job: Job of the study.
-        trial: The trial, as it was drawn at first.
-        function: Function that defines the space; None if the job lists the parameters.
+    For the arguments see `replay`.
     """
     if _FIXED in trial.system_attrs:
         study.enqueue_trial(trial.system_attrs[_FIXED])
@@ -122,17 +117,10 @@ def _replay_draw(
     return memory.get_trial(memory.get_trial_id_from_study_id_trial_number(study._study_id, trial.number))
 
 
-def _replay_end(study: optuna.Study, memory: history.History, trial: FrozenTrial, *, is_bad: bool) -> None:
-    """Tell the sampler the end of a trial of the temporary study, and record it in memory.
-
-    Args:
-        study: The temporary study.
-        memory: Its memory.
-        trial: The trial, as it has ended.
-        is_bad: Whether it failed by its own fault.
-    """
-    ended = copy.copy(trial)
-    trial_id = memory.get_trial_id_from_study_id_trial_number(study._study_id, trial.number)
+def _replay_end(study: optuna.Study, memory: history.History, end: End) -> None:
+    """Tell the sampler of the temporary study the end of a trial, and record it in the study's memory."""
+    ended = copy.copy(end.trial)
+    trial_id = memory.get_trial_id_from_study_id_trial_number(study._study_id, ended.number)
     study.sampler.after_trial(study, memory.get_trial(trial_id), ended.state, ended.values)
     memory.replace(trial_id, ended)
-    memory.record_end(ended, is_bad)
+    memory.record_end(ended, end.is_bad)

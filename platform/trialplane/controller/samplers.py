@@ -49,7 +49,7 @@ _ONE_SEQUENCE = frozenset({"qmc", "grid"})  # samplers that draw all trials from
 
 
 class JobCode:
-    """The job's code, with functions for options and spaces that are given as `module:function`.
+    """The job's code, with functions for options and spaces, and classes of samplers, that the job names.
 
     Args:
         folder: Folder of the code.
@@ -58,22 +58,22 @@ class JobCode:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def function(self, name: str) -> Callable[..., Any]:
-        """Return the function with a name of the form `module:function`.
+    def load(self, name: str) -> Callable[..., Any]:
+        """Return the function or class with a name of the form `module:function`.
 
         Raises:
-            EntrypointError: The function is missing, or its module cannot be imported.
+            EntrypointError: It is missing, or its module cannot be imported.
         """
         module, _, attribute = name.partition(":")
         if str(self._folder) not in sys.path:
             sys.path.insert(0, str(self._folder))
         try:
-            function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+            loaded: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
         except (Exception, SystemExit) as error:
             raise errors.EntrypointError(
                 f"{name} does not import: {type(error).__name__}: {error}; it runs in the controller, from {self._folder}"
             ) from error
-        return function
+        return loaded
 
 
 def derived_seed(seed: int, trial: int) -> int:
@@ -110,7 +110,7 @@ def build_sampler(
     chosen = job.search.sampler
     if chosen.class_path:
         return _build_from_class(job, seed, code)
-    sampler: optuna.samplers.BaseSampler = _build(
+    sampler: optuna.samplers.BaseSampler = _build_by_name(
         ValueKind.SAMPLER, chosen.name, chosen.options, job, seed=seed, code=code, earlier=earlier
     )
     if isinstance(sampler, _Cmaes) and isinstance(previous, _Cmaes):
@@ -136,7 +136,7 @@ def _build_from_class(job: Job, seed: int, code: JobCode) -> optuna.samplers.Bas
         InputError: The class is not a sampler, or refuses its options.
     """
     chosen = job.search.sampler
-    cls = code.function(chosen.class_path)
+    cls = code.load(chosen.class_path)
     if chosen.is_tune_searcher:
         from trialplane.controller import tune_search  # imports Ray Tune, which takes seconds
 
@@ -165,7 +165,7 @@ def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
         defaults = job.search.pruner.choice.options
         option_values = {key: option_values.get(key, defaults[key].default) for key in ("min_resource", "reduction_factor")}
         name = "successive_halving"
-    pruner: optuna.pruners.BasePruner = _build(ValueKind.PRUNER, name, option_values, job, seed=job.seed, code=code)
+    pruner: optuna.pruners.BasePruner = _build_by_name(ValueKind.PRUNER, name, option_values, job, seed=job.seed, code=code)
     return pruner
 
 
@@ -173,8 +173,9 @@ def grid_is_drawn(job: Job, study: optuna.Study) -> bool:
     """Return whether the sampler is a grid whose points were all drawn. Optuna itself would draw a running point again."""
     if job.search.sampler.name != "grid":
         return False
-    grid_ids = {trial.system_attrs.get("grid_id") for trial in study.get_trials(deepcopy=False)} - {None}
-    return len(grid_ids) >= math.prod(parameter.count or 1 for parameter in job.search.parameters.values())
+    drawn_ids = {trial.system_attrs.get("grid_id") for trial in study.get_trials(deepcopy=False)} - {None}
+    point_count = math.prod(parameter.count or 1 for parameter in job.search.parameters.values())
+    return len(drawn_ids) >= point_count
 
 
 def stop_if_exhausted(job: Job, study: optuna.Study, code: JobCode) -> None:
@@ -196,14 +197,14 @@ class _Grid(optuna.samplers.GridSampler):
     points with their numbers would never be tried, and the enqueued ones twice.
     """
 
-    def begin_with(self, parameters: Mapping[str, space.AnyParameter], points: Sequence[Mapping[str, Any]]) -> None:
+    def begin_with(self, parameters: Mapping[str, space.AnyParameter], enqueued: Sequence[Mapping[str, Any]]) -> None:
         """Move points of the grid to its beginning.
 
         Args:
             parameters: Parameters of the grid, by name.
-            points: Enqueued points, each with a value for every parameter.
+            enqueued: Enqueued points, each with a value for every parameter.
         """
-        first = [tuple(_grid_code(parameters[name], point[name]) for name in self._param_names) for point in points]
+        first = [tuple(_grid_code(parameters[name], point[name]) for name in self._param_names) for point in enqueued]
         self._all_grids = list(dict.fromkeys([*first, *self._all_grids]))  # each once, in this order
 
     def after_trial(
@@ -230,13 +231,14 @@ class _Cmaes(optuna.samplers.CmaEsSampler):
 
     def _init_optimizer(self, trans: Any, direction: Any) -> Any:
         """Return the optimizer of the first generation, which gets its random numbers from the caller."""
-        if (start := self._starts.get(len(trans.bounds))) is not None:
+        dimension_count = len(trans.bounds)
+        if (start := self._starts.get(dimension_count)) is not None:
             # Optuna's method draws a seed for the optimizer. Draw it too, so that the numbers after it are the same.
             self._cma_rng.rng.randint(1, 2**31 - 2)
             return copy.deepcopy(start)
         optimizer = super()._init_optimizer(trans, direction)
-        if self._source_trials is not None:
-            self._starts[len(trans.bounds)] = copy.deepcopy(optimizer)
+        if self._source_trials is not None:  # the start was estimated from earlier studies
+            self._starts[dimension_count] = copy.deepcopy(optimizer)
         return optimizer
 
 
@@ -256,7 +258,7 @@ _MODULES = {
 }
 
 
-def _build(
+def _build_by_name(
     kind: ValueKind,
     name: str,
     option_values: Mapping[str, Any],
@@ -317,9 +319,10 @@ def _adjust_arguments(name: str, arguments: dict[str, Any], job: Job, seed: int,
     if name == "qmc" and arguments.get("independent_sampler") is None:
         # Without this, Optuna would build one with the seed of the sequence, which draws the same numbers in every trial.
         arguments["independent_sampler"] = optuna.samplers.RandomSampler(seed=seed)
-    if name == "tpe" and len(job.objectives) == 1 and not arguments.keys() & {"multivariate", "group"}:
+    job_chooses_groups = "multivariate" in arguments or "group" in arguments
+    if name == "tpe" and len(job.objectives) == 1 and not job_chooses_groups:
         # By default TPE draws all parameters together, from trials that have them all. With groups it draws those together
-        # that the same trials have.
+        # that the same trials have. The last earlier trial has the most parameters, see `earlier_trials`.
         arguments["group"] = any(len(trial.params) < len(earlier[-1].params) for trial in earlier)
     if name == "cmaes":
         finite_trials = [
@@ -340,9 +343,9 @@ def _option_value(kind: ValueKind, value: Any, job: Job, seed: int, code: JobCod
         return None
     match kind:
         case ValueKind.FUNCTION:
-            return code.function(value)
+            return code.load(value)
         case ValueKind.FACTORY:
-            return code.function(value)()
+            return code.load(value)()
         case ValueKind.POINT:
             return encode_point(job, value)
         case ValueKind.POINTS:
@@ -350,9 +353,11 @@ def _option_value(kind: ValueKind, value: Any, job: Job, seed: int, code: JobCod
 
             return np.asarray(value, dtype=float)
         case ValueKind.SAMPLER | ValueKind.PRUNER | ValueKind.CROSSOVER | ValueKind.MUTATION:
+            # Either a name, or for example {name: median, n_startup_trials: 3}; the options may also be under `options`.
             nested: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
             name = nested.pop("name")
-            return _build(kind, name, {**nested.pop("options", {}), **nested}, job, seed=seed, code=code)
+            nested_options = {**nested.pop("options", {}), **nested}
+            return _build_by_name(kind, name, nested_options, job, seed=seed, code=code)
         case _:
             return value
 
@@ -371,8 +376,7 @@ def earlier_trials(job: Job, trials: Sequence[EarlierTrial]) -> list[FrozenTrial
     signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in job.objectives]
     ordered = sorted(trials, key=lambda trial: (bool(trial.values), len(trial.params)))
     frozen_trials = [
-        _earlier_trial(job, trial, distribution_of, signs, number=index - len(ordered))
-        for index, trial in enumerate(ordered)
+        _frozen_trial(job, trial, distribution_of, signs, number=index - len(ordered)) for index, trial in enumerate(ordered)
     ]
     if job.search.sampler.name in _GENERATIONS:
         _mark_first_generation(job, frozen_trials, signs)
@@ -401,7 +405,7 @@ def _mark_first_generation(job: Job, trials: Sequence[FrozenTrial], signs: Seque
             trial.system_attrs = {**trial.system_attrs, generation_attribute: 0}
 
 
-def _earlier_trial(
+def _frozen_trial(
     job: Job,
     trial: EarlierTrial,
     distribution_of: Mapping[str, distributions.BaseDistribution],
@@ -426,7 +430,8 @@ def _earlier_trial(
         state, values = OptunaState.COMPLETE, [sign * math.inf for sign in signs]
     report = trial.metrics.get(job.objectives[0].metric)
     reports = {trial.step: report} if trial.pruned and report is not None else {}
-    attributes = {
+    # Optuna stores the amount by which a trial violates a constraint in an attribute with this name.
+    excesses = {
         f"constraints:{constraint.metric}": constraint.excess(trial.metrics[constraint.metric])
         for constraint in job.search.constraints
         if trial.values
@@ -442,7 +447,7 @@ def _earlier_trial(
         params=params,
         distributions={name: distribution_of[name] for name in params},
         user_attrs={},
-        system_attrs=attributes,
+        system_attrs=excesses,
         intermediate_values=reports,
     )
 
@@ -509,7 +514,8 @@ def is_bad(job: Job, outcome: TrialOutcome) -> bool:
     An attempt that its machine or its user ended says nothing about its point, and a retried one may still succeed.
     """
     if outcome.failure is not None:
-        return FAILURE_RULES[outcome.failure].counts and not outcome.retried
+        is_own_fault = FAILURE_RULES[outcome.failure].counts
+        return is_own_fault and not outcome.retried
     # Optuna knows pruned trials only with one objective. With several, a pruned trial is a failed one, see
     # `state_and_values`, and its point is a bad one. But with rungs, pruned trials are those that were not promoted.
     return outcome.state is TrialState.PRUNED and len(job.objectives) > 1 and job.search.ladder is None
@@ -570,7 +576,7 @@ def _checked_value(class_path: str, name: str, parameter: space.AnyParameter, dr
     if not points.contains(distribution, drawn):
         problem = f"{name} is {drawn!r}, and must be {space.describe(parameter)}"
         raise errors.EntrypointError(f"the sampler {class_path} draws outside of the space: {problem}")
-    return distribution.to_external_repr(distribution.to_internal_repr(drawn))
+    return distribution.to_external_repr(distribution.to_internal_repr(drawn))  # a Python number
 
 
 def _suggest_parameter(optuna_trial: optuna.trial.Trial, name: str, parameter: space.AnyParameter) -> Any:

@@ -109,10 +109,12 @@ class FileSender:
         if self._waiting and self._next_time <= now < deadline:
             # The time left is shared by the trials that were not tried yet, or else by those that are tried again. So a
             # trial with too many files leaves time for the others.
-            share_count = sum(not self._tries[trial] for trial in self._waiting) or len(self._waiting)
-            next_trial, seconds = self._waiting[0], (deadline - now) / share_count
+            untried_count = sum(self._tries[trial] == 0 for trial in self._waiting)
+            seconds = (deadline - now) / (untried_count or len(self._waiting))
+            next_trial = self._waiting[0]
             message = messages.SendFiles(next_trial, number=self._attempts[next_trial], seconds=seconds)
-            if (new_call := self._slots.send_files(message)) is not None:
+            new_call = self._slots.send_files(message)
+            if new_call is not None:  # otherwise no slot is ready
                 self._waiting.popleft()
                 self._pending = new_call, next_trial
 

@@ -202,7 +202,7 @@ class Session:
             try:
                 with _map_full_disk(run):
                     board.write_address()
-                    return self._drive(self._ledger, board, uri)
+                    return self._work_to_end(self._ledger, board, uri)
             except (errors.LedgerLocked, errors.LedgerFenced):
                 raise  # without a last status, as the other controller writes the run's status
             except Exception as error:
@@ -281,7 +281,7 @@ class Session:
                 raise
             raise TokenRefused(str(error)) from error
 
-    def _drive(self, ledger: Ledger, board: StatusBoard, uri: str) -> RunState:
+    def _work_to_end(self, ledger: Ledger, board: StatusBoard, uri: str) -> RunState:
         """Work on the run until its end, and record the end in MLflow, in the ledger and on the status board.
 
         Returns:
@@ -378,12 +378,12 @@ class Session:
         started after a head was lost. There `platform resume` writes the number of the attempt into the ledger, as the field
         `again` of the desired state.
         """
-        number: int | None = None  # of the attempt; None for the newest one
+        attempt_number: int | None = None  # None for the newest attempt
         if self._setting.in_cluster:
-            number = ledger.read_desired().again
-            if number is None:  # the user has not requested it
+            attempt_number = ledger.read_desired().again
+            if attempt_number is None:  # the user has not requested it
                 return
-        if ledger.reopen_failure(number):
+        if ledger.reopen_failure(attempt_number):
             log.info("the run had failed; it continues from its newest checkpoint, with all its retries")
 
     def _run_loop(
@@ -499,16 +499,14 @@ class Session:
     def _status(self, state: RunState, reason: str) -> RunStatus:
         """Return the run's status before the loop starts or after it has ended, when no attempt runs."""
         counts = {} if self._ledger is None else self._ledger.counts.status_fields()
-        best = None if self._ledger is None else self._ledger.best
         now = time.time()
-        ended = None if state.is_active else now
         return dataclasses.replace(
             self._initial_status,
             **{**counts, "running": 0},
             state=state,
             reason=reason,
-            best=best,
-            ended=ended,
+            best=None if self._ledger is None else self._ledger.best,
+            ended=None if state.is_active else now,
             updated=now,
             progress=self._initial_status.progress if self._workload is None else self._workload.progress,
             worked=self._initial_status.worked if self._loop is None else self._loop.worked,
@@ -590,5 +588,5 @@ def tracking_uri(run: RunPaths, *, is_gateway: bool = False) -> str:
 
 
 def _without_login(uri: str) -> str:
-    """Return a URI without user name and password."""
+    """Return a URI without user name and password: for example https://host/ml for https://user:password@host/ml/."""
     return re.sub(r"(?<=://)[^/?#]*@", "", uri).rstrip("/")

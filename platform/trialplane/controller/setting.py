@@ -92,6 +92,6 @@ def _read_token(file: str) -> str:
 
 
 def _ledger_url(url: str, token: str) -> str:
-    """Return the ledger's URL with the run's token in place of a password, if the run has a token."""
+    """Return the ledger's URL with the run's token, if it has one, as the password: https://host → https://:TOKEN@host."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://:{token}@{rest}" if token else url

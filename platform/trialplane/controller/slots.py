@@ -231,8 +231,8 @@ class SlotPool:
 
         def removal_order(state: _SlotState) -> tuple[bool, bool, bool]:
             """Return a key that sorts slots in this order, as False sorts before True."""
-            runs, is_warm = state.running is not None, bool(state.node)
-            return runs, is_warm, not state.is_given_up
+            is_running, is_warm = state.running is not None, bool(state.node)
+            return is_running, is_warm, not state.is_given_up
 
         for state in sorted(self._states.values(), key=removal_order):
             surplus = self.size - size
@@ -343,7 +343,7 @@ class SlotPool:
                 answer = self._host.result(reference)
                 event = self._record_warm(state, answer) if state.running is None else self._take_messages(state, answer)
             except Exception as error:  # the actor died, is of another version, or is broken
-                if isinstance(error, errors.EntrypointError) and not self._has_begun:
+                if isinstance(error, errors.EntrypointError) and not self._has_begun:  # the job's code has never worked
                     raise errors.EntrypointError(f"{states.NO_TRIAL}: {error}") from error
                 yield from self._handle_loss(state, error)
             else:
@@ -365,7 +365,7 @@ class SlotPool:
         """Replace slots that have not answered a kill in time, and yield the ends of their processes."""
         for state in list(self._pending.values()):
             if state.answer_by is not None and time.monotonic() >= state.answer_by:
-                self._pending = {answer: owner for answer, owner in self._pending.items() if owner is not state}
+                self._forget_pending(state)
                 state.answer_by = None
                 no_answer = errors.SlotError(f"it did not answer for {KILL_PATIENCE:g} s (stopped?)")
                 yield from self._handle_loss(state, no_answer)
@@ -380,14 +380,19 @@ class SlotPool:
         """Start a new actor and its template in a slot."""
         self._generation += 1
         prefix = "" if self._config.role == "trial" else f"{self._config.role}-"
-        state.actor = self._host.open(self._config, f"{prefix}{state.index}-{self._generation}")
+        name = f"{prefix}{state.index}-{self._generation}"  # for example 0-1, or worker-3-17
+        state.actor = self._host.open(self._config, name)
         self._pending[state.actor.call("start")] = state
 
     def _remove(self, state: _SlotState) -> None:
         """Remove a slot in which nothing runs. Its template ends, and its pod is free."""
         del self._states[state.index]
-        self._pending = {answer: owner for answer, owner in self._pending.items() if owner is not state}
+        self._forget_pending(state)
         self._kill_actor(state)
+
+    def _forget_pending(self, state: _SlotState) -> None:
+        """Stop waiting for answers of a slot."""
+        self._pending = {answer: owner for answer, owner in self._pending.items() if owner is not state}
 
     def _kill_actor(self, state: _SlotState) -> None:
         """Kill a slot's actor, if it has one."""

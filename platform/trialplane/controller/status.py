@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import prometheus_client
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric, StateSetMetricFamily
 
 from trialplane.wire import logs, ranks, records
 from trialplane.wire.holder import Holder
@@ -66,19 +66,7 @@ class StatusBoard:
         self._last_record = 0.0  # by the monotonic clock
         self.listener: Callable[[RunStatus], None] = lambda status: None
         self._registry = prometheus_client.CollectorRegistry()
-        labels = [run.root.name]
-        self._state = prometheus_client.Enum(
-            "trialplane_run_state", "State of the run.", ["run"], registry=self._registry, states=[*RunState]
-        ).labels(*labels)
-        trials = prometheus_client.Gauge(
-            "trialplane_trials", "Logical trials by state.", ["run", "state"], registry=self._registry
-        )
-        self._trials = {state: trials.labels(*labels, state) for state in ("complete", "pruned", "failed", "running")}
-        self._retried = self._gauge("trialplane_attempts_retried", "Attempts that were retried.")
-        self._requested = self._gauge("trialplane_trials_asked", "Logical trials requested for the run.")
-        self._slots = self._gauge("trialplane_slots_ready", "Slots whose template is warm.")
-        self._best = self._gauge("trialplane_best_value", "Best value of the first objective.")
-        self._registry.register(self)
+        self._registry.register(self)  # it calls `collect` for each page
         self._server = http.server.ThreadingHTTPServer(address, _handler(self.page))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="status", daemon=True).start()
@@ -97,14 +85,6 @@ class StatusBoard:
         """
         self._status = status
         self.listener(status)
-        self._state.state(status.state)
-        for state, gauge in self._trials.items():
-            gauge.set(getattr(status, state))
-        self._retried.set(status.retried)
-        self._requested.set(status.trials)
-        self._slots.set(status.slots_ready)
-        if status.best is not None and status.best.values:
-            self._best.set(status.best.values[0])
         if now or time.monotonic() - self._last_write >= INTERVAL:
             self._last_write = time.monotonic()
             self._write(status)
@@ -128,11 +108,12 @@ class StatusBoard:
         self._server.shutdown()
         self._server.server_close()
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield gauges of a training's last report, or of an iteration's progress; Prometheus' registry calls this."""
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of the newest status. Prometheus' registry calls this."""
         status = self._status
         if status is None:
             return
+        yield from _run_metrics(status)
         progress = status.progress
         if isinstance(progress, CollectionProgress):
             yield from _gauges("trialplane_collection", "Of the current iteration.", status.run, progress.numbers)
@@ -143,12 +124,6 @@ class StatusBoard:
             numbers = {**ranks.without_seconds(progress.numbers), **time_left}
             yield from _gauges("trialplane_training", description, status.run, numbers)
             yield from _rank_gauges(status.run, ranks.seconds(progress.numbers))
-
-    def _gauge(self, name: str, text: str) -> prometheus_client.Gauge:
-        """Register a gauge of this run."""
-        family = prometheus_client.Gauge(name, text, ["run"], registry=self._registry)
-        gauge: prometheus_client.Gauge = family.labels(self._run.root.name)
-        return gauge
 
     def page(self, target: str, key: str) -> tuple[str, bytes] | None:
         """Return the content type and the body of a page; None if there is no such page.
@@ -184,6 +159,23 @@ class StatusBoard:
                 return "text/plain; charset=utf-8", stream.read(logs.PIECE)
         except OSError:
             return None
+
+
+def _run_metrics(status: RunStatus) -> Iterator[Metric]:
+    """Yield the metrics that runs of all kinds have: the state, counts of trials and attempts, and the best value."""
+    state = StateSetMetricFamily("trialplane_run_state", "State of the run.", labels=["run"])
+    state.add_metric([status.run], {known_state: known_state is status.state for known_state in RunState})
+    yield state
+    trials = GaugeMetricFamily("trialplane_trials", "Logical trials by state.", labels=["run", "state"])
+    for trial_state in ("complete", "pruned", "failed", "running"):
+        trials.add_metric([status.run, trial_state], getattr(status, trial_state))
+    yield trials
+    yield from _gauges("trialplane_attempts", "Attempts that were retried.", status.run, {"retried": status.retried})
+    yield from _gauges("trialplane_trials", "Logical trials requested for the run.", status.run, {"asked": status.trials})
+    yield from _gauges("trialplane_slots", "Slots whose template is warm.", status.run, {"ready": status.slots_ready})
+    if status.best is not None and status.best.values:
+        best_value = status.best.values[0]
+        yield from _gauges("trialplane_best", "Best value of the first objective.", status.run, {"value": best_value})
 
 
 def _gauges(prefix: str, description: str, run: str, numbers: Mapping[str, float]) -> Iterator[GaugeMetricFamily]:

@@ -31,7 +31,7 @@ MOST_CHOICES = 64 << 10  # bytes of JSON of a parameter's choices
 MOST_POINTS = 10_000  # points of a parameter with the sampler bruteforce
 _LONGEST = 1000  # characters of a message
 _FIXED = "fixed_params"  # Optuna's attribute of a trial: the values that the sampler does not draw
-_JOINT = "trialplane:together"  # attribute of a trial: name → Optuna's internal value, and the distribution
+_JOINT = "trialplane:together"  # attribute of a trial: name → [Optuna's internal value, its distribution as JSON]
 
 
 def suggest(trial: optuna.trial.Trial, job: Job, parameter: Suggest, code: JobCode) -> Suggested:
@@ -46,13 +46,13 @@ def suggest(trial: optuna.trial.Trial, job: Job, parameter: Suggest, code: JobCo
     Returns:
         The answer to the trial, with Optuna's warnings. It has a message instead of a value if Optuna raised an error.
     """
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         # Failed trials have infinite values, see `History.record_end`. Optuna warns that it clips them.
         warnings.filterwarnings("ignore", "Clip non-finite values")
         try:
-            _check(trial, job, parameter)
+            _check_limits(trial, job, parameter)
             if (fixed := _fixed_without_logarithm(trial, parameter)) is not None:
                 return Suggested(fixed, warnings=(f"{parameter.name} is fixed at {fixed:g}, which is out of its range",))
             if parameter.name not in trial.distributions:
@@ -60,11 +60,14 @@ def suggest(trial: optuna.trial.Trial, job: Job, parameter: Suggest, code: JobCo
                 trial.study.sampler = samplers.build_sampler(
                     job, trial.number, code, trial.study.sampler, seed_salt=len(trial.distributions)
                 )
-            drawn = _suggest(trial, parameter)
+            drawn = _draw(trial, parameter)
         except Exception as error:  # noqa: BLE001  any error is passed to the objective and must not end the controller
-            text = str(error) if isinstance(error, (ValueError, TypeError, errors.InputError)) else repr(error)
-            return Suggested(value=None, error=errors.shortened(text, _LONGEST), warnings=_texts(caught))
-    return Suggested(trial.distributions[parameter.name].to_internal_repr(drawn), warnings=_texts(caught))
+            is_for_user = isinstance(
+                error, (ValueError, TypeError, errors.InputError)
+            )  # its text says all without its class
+            text = str(error) if is_for_user else repr(error)
+            return Suggested(value=None, error=errors.shortened(text, _LONGEST), warnings=_distinct_texts(caught_warnings))
+    return Suggested(trial.distributions[parameter.name].to_internal_repr(drawn), warnings=_distinct_texts(caught_warnings))
 
 
 def restore_joint_parameters(trial: optuna.trial.Trial) -> optuna.trial.Trial:
@@ -79,8 +82,8 @@ def restore_joint_parameters(trial: optuna.trial.Trial) -> optuna.trial.Trial:
     return trial
 
 
-def value(parameter: Suggest, internal: float) -> Any:
-    """Return the value of a parameter in the user's form, given Optuna's internal value."""
+def user_value(parameter: Suggest, internal: float) -> Any:
+    """Return the value of a parameter in the user's form, given Optuna's internal value: for choices, the position."""
     match parameter.kind:
         case "categorical":
             return parameter.choices[int(internal)]
@@ -90,7 +93,7 @@ def value(parameter: Suggest, internal: float) -> Any:
             return internal
 
 
-def _check(trial: optuna.trial.Trial, job: Job, parameter: Suggest) -> None:
+def _check_limits(trial: optuna.trial.Trial, job: Job, parameter: Suggest) -> None:
     """Check the name and the size of a requested parameter.
 
     Raises:
@@ -124,7 +127,7 @@ def _fixed_without_logarithm(trial: optuna.trial.Trial, parameter: Suggest) -> f
     return fixed if is_number and fixed <= 0 else None
 
 
-def _suggest(trial: optuna.trial.Trial, parameter: Suggest) -> Any:
+def _draw(trial: optuna.trial.Trial, parameter: Suggest) -> Any:
     """Let Optuna draw a parameter; return its value in Optuna's form."""
     match parameter.kind:
         case "float":
@@ -143,14 +146,14 @@ def _draw_joint_parameters(trial: optuna.trial.Trial, job: Job, code: JobCode) -
         return
     trial.study.sampler = samplers.build_sampler(job, trial.number, code, trial.study.sampler)
     drawn = trial.relative_params
-    stored: Any = {
-        name: [distribution.to_internal_repr(drawn[name]), distributions.distribution_to_json(distribution)]
-        for name, distribution in (trial.relative_search_space or {}).items()
-        if name in drawn
-    }
+    stored: Any = {}
+    for name, distribution in (trial.relative_search_space or {}).items():
+        if name in drawn:
+            internal_value = distribution.to_internal_repr(drawn[name])
+            stored[name] = [internal_value, distributions.distribution_to_json(distribution)]
     trial.storage.set_trial_system_attr(trial._trial_id, _JOINT, stored)
 
 
-def _texts(caught: list[warnings.WarningMessage]) -> tuple[str, ...]:
+def _distinct_texts(caught_warnings: list[warnings.WarningMessage]) -> tuple[str, ...]:
     """Return the texts of warnings, each once."""
-    return tuple(dict.fromkeys(str(warning.message) for warning in caught))
+    return tuple(dict.fromkeys(str(warning.message) for warning in caught_warnings))

@@ -118,11 +118,11 @@ class TuneSampler(optuna.samplers.BaseSampler):
         config = self._searcher.suggest(str(trial.number))
         if not isinstance(config, Mapping):
             return {}
-        values = {name: _value(self._parameters[name], config[key]) for name, key in self._keys.items()}
+        values = {name: _to_optuna(self._parameters[name], config[key]) for name, key in self._keys.items()}
         self._suggested[trial.number] = values
         return values
 
-    def _trial_value(self, trial: FrozenTrial) -> float | None:
+    def _value_for_searcher(self, trial: FrozenTrial) -> float | None:
         """Return the value of an ended trial for the searcher; None if the trial counts as an error.
 
         A trial that violates constraints, was pruned by another metric or failed by its own fault gets the worst value so
@@ -131,9 +131,8 @@ class TuneSampler(optuna.samplers.BaseSampler):
         is_pruned = trial.state == OptunaState.PRUNED and bool(trial.intermediate_values)
         is_bad = points.violation(trial) > 0 or trial.system_attrs.get(points.BAD) or (is_pruned and not self._uses_reports)
         if is_bad:
-            if not self._values:
-                return None
-            return max(self._values) if self._objective.direction == "minimize" else min(self._values)
+            worst = max if self._objective.direction == "minimize" else min
+            return worst(self._values, default=None)
         if trial.state == OptunaState.COMPLETE:
             value = float(trial.values[0])
         elif is_pruned:
@@ -144,21 +143,21 @@ class TuneSampler(optuna.samplers.BaseSampler):
 
     def _tell(self, trial: FrozenTrial) -> None:
         """Tell the searcher the end of a trial: of its own suggestion, or as another point."""
-        value = self._trial_value(trial)
+        value = self._value_for_searcher(trial)
         self._told_numbers.add(trial.number)
         if value is not None:
             self._values.append(value)
         if trial.number in self._suggested:
             if points.is_same(self._suggested[trial.number], trial.params):
-                self._complete(trial, value)
+                self._end_suggestion(trial, value)
                 return
             # In a replay, this searcher may suggest other parameters than that of the earlier controller, which the trial
             # has. So its suggestion ends as an error, and the trial is added as another point.
-            self._complete(trial, value=None)
+            self._end_suggestion(trial, value=None)
         if value is not None:
-            self._add(trial, value)
+            self._add_point(trial, value)
 
-    def _complete(self, trial: FrozenTrial, value: float | None) -> None:
+    def _end_suggestion(self, trial: FrozenTrial, value: float | None) -> None:
         """Tell the searcher the reports and the end of a trial that it has suggested. A value of None means an error."""
         name = str(trial.number)
         last_step = 1
@@ -173,7 +172,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
         """Return a report or a result as Tune passes it to a searcher. The time in it is only a substitute."""
         return {self._objective.metric: value, "training_iteration": step, "time_total_s": step}
 
-    def _add(self, trial: FrozenTrial, value: float) -> None:
+    def _add_point(self, trial: FrozenTrial, value: float) -> None:
         """Tell the searcher a point that it has not suggested, if it accepts such points and the point is complete."""
         if trial.params.keys() == self._keys.keys():
             point = {self._keys[name]: param for name, param in trial.params.items()}
@@ -182,14 +181,14 @@ class TuneSampler(optuna.samplers.BaseSampler):
 
 
 def _domain(parameter: spaces.AnyParameter) -> Any:
-    """Return a parameter as a search space of Tune. Steps are left out, as few searchers have them; `_value` rounds."""
+    """Return a parameter as a search space of Tune. Steps are left out, as few searchers have them; `_to_optuna` rounds."""
     match parameter:
         case spaces.FloatParameter():
             float_domain = tune.loguniform if parameter.log else tune.uniform
             return float_domain(parameter.low, parameter.high)
         case spaces.IntParameter(step=1):
             int_domain = tune.lograndint if parameter.log else tune.randint
-            return int_domain(parameter.low, parameter.high + 1)  # both exclude the upper end
+            return int_domain(parameter.low, parameter.high + 1)  # Tune's integers exclude the upper end
         case spaces.IntParameter():
             return tune.uniform(float(parameter.low), float(parameter.high))
         case spaces.CategoricalParameter():
@@ -198,7 +197,7 @@ def _domain(parameter: spaces.AnyParameter) -> Any:
             return tune.uniform(*parameter.shares)
 
 
-def _value(parameter: spaces.AnyParameter, suggested: Any) -> Any:
+def _to_optuna(parameter: spaces.AnyParameter, suggested: Any) -> Any:
     """Return a suggested value in Optuna's form: rounded to a step, and within the bounds despite rounding errors."""
     match parameter:
         case spaces.CategoricalParameter():

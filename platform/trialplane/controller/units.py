@@ -178,11 +178,11 @@ class Units:
         failure, message = outcome.failure, outcome.message
         if outcome.state is TrialState.COMPLETE and assigned:
             failure, message = FailureClass.INVALID, "the worker returned without a result of this unit"
-        if len(assigned) == 1 and failure is not None and failure is not FailureClass.STOPPED:
-            (faulty,) = assigned
-            return self._retry_or_fail(FailedUnit(faulty, worker, failure, message, traceback=outcome.traceback))
+        is_failure = failure is not FailureClass.STOPPED  # the platform stops workers that are removed
+        if len(assigned) == 1 and failure is not None and is_failure:
+            return self._retry_or_fail(FailedUnit(assigned[0], worker, failure, message, traceback=outcome.traceback))
         for unit in reversed(assigned):  # each goes to the front of the queue, so their order stays
-            if failure is not FailureClass.STOPPED and not self._count_retry(unit, failure, self._shared_retries):
+            if is_failure and not self._count_retry(unit, failure, self._shared_retries):
                 self._suspects.add(unit)
             self._wait_again(unit)
         return None

@@ -73,7 +73,7 @@ def reasons_not_to_fork() -> list[str]:
 def reasons_not_to_map() -> list[str]:
     """Return reasons why `Dataset.map` must not start processes from this one. Empty if it may."""
     reasons = _rank_reasons() + _cuda_reasons()
-    multiprocess = sys.modules.get("multiprocess")
+    multiprocess = sys.modules.get("multiprocess")  # the package by which `datasets` starts processes
     if multiprocess is None or multiprocess.get_start_method(allow_none=True) not in _FORK_FREE:
         reasons += _thread_reasons()  # other threads only endanger processes that are forked
     return reasons
@@ -98,12 +98,12 @@ def _thread_reasons() -> list[str]:
 def _rank_reasons() -> list[str]:
     """Return a reason if this is one of several ranks."""
     # The variables tell that before the rank has joined the process group, and the group afterwards.
-    rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        rank, size = str(distributed.get_rank()), str(distributed.get_world_size())
-    has_several = rank != "" and size.isdigit() and int(size) > 1
-    return [f"this is rank {rank} of {size}, and each would map everything"] if has_several else []
+        rank, world_size = str(distributed.get_rank()), str(distributed.get_world_size())
+    is_one_of_several = rank != "" and world_size.isdigit() and int(world_size) > 1
+    return [f"this is rank {rank} of {world_size}, and each would map everything"] if is_one_of_several else []
 
 
 def _open_files() -> list[str]:
@@ -150,7 +150,6 @@ def _guard_method(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        """Call the method. Raise PolicyError if it would start processes that could fail or hang."""
         num_proc = kwargs.get("num_proc", args[position] if len(args) > position else None)
         if num_proc and (reasons := reasons_not_to_map()):
             raise errors.PolicyError(
@@ -176,11 +175,10 @@ class _ImportHook(importlib.abc.MetaPathFinder):
         if fullname != _DATASET:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
+        if spec is not None and spec.loader is not None:  # otherwise `datasets` is not installed
             execute = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
-                """Execute the module, and guard its methods."""
                 execute(module)
                 _guard(module)
 

@@ -43,7 +43,7 @@ _ARRAYS = "$arrays"  # {"$arrays": [7, 200]} stands for a list of 200 arrays tha
 _MAX_DEPTH = 100  # levels of a tree; a tree that contains itself has infinitely many
 _MAX_BITS = 13_000  # of an integer, because Python parses at most 4,300 digits
 _BFLOAT16 = "bfloat16"  # numpy has no such type, so its bits are packed as uint16
-_DTYPE = re.compile(r"[<>|][a-zA-Z]\d+(\[\w+\])?")  # numpy's `dtype.str`
+_DTYPE = re.compile(r"[<>|][a-zA-Z]\d+(\[\w+\])?")  # numpy's `dtype.str`, for example <f4 or <M8[ns]
 
 
 def apply() -> None:
@@ -78,7 +78,7 @@ class Packing:
         leaves = _Leaves(tree, name)  # the arrays of the tree, and the tree with markers in their place
         self._arrays = leaves.arrays
         self._offsets: list[int] = []  # of each array, from the start of the first one
-        entries: list[list[Any]] = []
+        entries: list[list[Any]] = []  # of the header: dtype, shape, offset, count
         offset = 0
         last_layout: tuple[Any, ...] = ()
         for array, special_dtype in zip(leaves.arrays, leaves.special_dtypes, strict=True):
@@ -86,7 +86,7 @@ class Packing:
             layout = (array.dtype, special_dtype, array.shape)
             # Consecutive arrays of one layout share an entry. Empty ones do not: all of them are at the same offset.
             if size and layout == last_layout:
-                entries[-1][3] += 1  # the count
+                entries[-1][-1] += 1  # the count
             else:
                 entries.append([special_dtype or array.dtype.str, array.shape, offset, 1])
                 last_layout = layout
@@ -152,11 +152,11 @@ def unpack(packed: Array, *, copy: bool = False) -> Any:
     """
     size_of(packed)  # raises if this is not a packed tree
     packed = packed.view()
-    packed.flags.writeable = False
-    length = int.from_bytes(packed[8:_HEAD].tobytes(), "little")
+    packed.flags.writeable = False  # of this view, and so of the arrays, which are views of it
+    header_size = int.from_bytes(packed[8:_HEAD].tobytes(), "little")
     try:
-        header = json.loads(packed[_HEAD : _HEAD + length].tobytes())
-        start = _padded(_HEAD + length)
+        header = json.loads(packed[_HEAD : _HEAD + header_size].tobytes())
+        start = _padded(_HEAD + header_size)
         arrays = [array for entry in header["arrays"] for array in _views(packed, start, *entry)]
         return _restore(header["tree"], [array.copy() for array in arrays] if copy else arrays)
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
@@ -166,13 +166,13 @@ def unpack(packed: Array, *, copy: bool = False) -> Any:
         ) from error
 
 
-def _views(packed: Array, start: int, code: str, shape: list[int], offset: int, count: int) -> Iterator[Array]:
+def _views(packed: Array, start: int, dtype_name: str, shape: list[int], offset: int, count: int) -> Iterator[Array]:
     """Yield consecutive arrays of one dtype and shape, as views of a packed buffer.
 
     Args:
         packed: Packed buffer.
         start: Position of the first array of the buffer, in bytes.
-        code: dtype, in numpy's form or "bfloat16".
+        dtype_name: For example "<f4", or "bfloat16".
         shape: Shape of each array.
         offset: Position of the first of these arrays, from `start`, in bytes.
         count: Number of arrays.
@@ -182,11 +182,11 @@ def _views(packed: Array, start: int, code: str, shape: list[int], offset: int, 
     """
     import numpy as np
 
-    if code != _BFLOAT16 and not _DTYPE.fullmatch(code):
-        raise ValueError(f"no dtype: {code!r}")
-    dtype = np.dtype(np.uint16 if code == _BFLOAT16 else code)
+    if dtype_name != _BFLOAT16 and not _DTYPE.fullmatch(dtype_name):
+        raise ValueError(f"no dtype: {dtype_name!r}")
+    dtype = np.dtype(np.uint16 if dtype_name == _BFLOAT16 else dtype_name)
     if dtype.hasobject:
-        raise ValueError(f"a dtype of Python objects: {code!r}")
+        raise ValueError(f"a dtype of Python objects: {dtype_name!r}")
     size = _padded(dtype.itemsize * math.prod(shape))
     begin = start + offset
     # Negative numbers are refused here, because numpy gives them a meaning.
@@ -278,12 +278,11 @@ class _Leaves:
         first = len(self.arrays)
         self._descend()
         stripped = []
-        only_arrays = True
         for index, value in enumerate(node):
             self._path[-1] = index
             stripped.append(self._strip(value))
-            only_arrays = only_arrays and type(stripped[-1]) is dict and _ARRAY in stripped[-1]
         self._path.pop()
+        only_arrays = all(type(value) is dict and _ARRAY in value for value in stripped)
         return {_ARRAYS: [first, len(stripped)]} if only_arrays and stripped else stripped
 
     def _descend(self) -> None:
