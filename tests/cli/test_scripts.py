@@ -99,6 +99,13 @@ def test_a_folder_above_the_working_directory_is_not_submitted(
     assert result.exit_code == 0 and json.loads(result.stdout)["job"]["script"] == "fit.py", result.stderr
 
 
+def test_a_longer_name_searches_the_flag_of_a_script(platform: Platform, script: Path) -> None:
+    script.write_text(PARSES)
+    words = ("--objective", "accuracy:max", "--local", "--dry-run", "-o", "json")
+    result = platform("submit", "hpo", f"./{script}", "--space", "optim.lr=0..1", *words)
+    assert result.exit_code == 0 and set(json.loads(result.stdout)["job"]["space"]) == {"lr"}, result.output
+
+
 def test_a_script_that_is_not_python_is_named_with_every_wrong_flag(platform: Platform, script: Path) -> None:
     script.write_text("x = (\n")
     result = platform("submit", "hpo", f"./{script}", "--space", "lr=low..1", "--local")

@@ -76,11 +76,12 @@ def test_a_module_that_is_missing_at_the_top_of_a_script(tmp_path: Path) -> None
         assert bench.outcome("fails").certain
 
 
-def test_of_a_command(tmp_path: Path) -> None:
-    with Bench(tmp_path, {"train": SCRIPT}, program=program(command=("python", "train.py"))) as bench:
+@pytest.mark.parametrize("prefix", [(), ("env", "SEED=1")])
+def test_of_a_command(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+    with Bench(tmp_path, {"train": SCRIPT}, program=program(command=(*prefix, "python", "train.py"))) as bench:
         outcome = bench.outcome("fails", unknown=1)
     assert (outcome.failure, outcome.certain) == (FailureClass.INVALID, True)
-    assert "python train.py does not take its arguments: error: unrecognized arguments: --unknown" in outcome.message
+    assert ": python train.py does not take its arguments: error: unrecognized arguments: --unknown" in outcome.message
 
 
 def test_of_a_function_only_where_no_parameter_may_choose_what_is_imported(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -156,7 +156,7 @@ def hpo(
     overrides = {name: options.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
     overrides["budget.max_failed"] = Flag(options.pop("max_failed"), "--max-failed")
     spaces, objectives = options.pop("spaces"), options.pop("objectives")
-    issues, search_fields = _search_fields(spaces, objectives, _script_floats(job))
+    issues, search_fields = _search_fields(spaces, objectives, _script_text(job))
     overrides |= search_fields
     if watch_code:
         return _watch(job, target_name, overrides, issues, is_clone=source is not None, **options)
@@ -264,28 +264,31 @@ def _python_command(script: str, param_texts: Sequence[str]) -> str:
     )
 
 
-def _script_floats(job: str | None) -> set[str]:
-    """Return the names of the parameters of a script in place of a job that are floats; empty without a script."""
+def _script_text(job: str | None) -> str:
+    """Return the text of a script in place of a job; "" without a script."""
     if job is None or not job.endswith(".py") or not Path(job).is_file():
-        return set()
-    return flags.float_names(Path(job).read_text(encoding="utf-8", errors="replace"))
+        return ""
+    return Path(job).read_text(encoding="utf-8", errors="replace")
 
 
 def _search_fields(
-    spaces: Sequence[str], objectives: Sequence[str], floats: Collection[str]
+    spaces: Sequence[str], objectives: Sequence[str], script_text: str
 ) -> tuple[list[Issue], dict[str, Flag]]:
     """Return the issues of --space and --objective, and the fields that they set.
 
     Args:
         spaces: Values of --space.
         objectives: Values of --objective.
-        floats: Names of parameters that are floats, for which a range such as 0..1 is not one of integers.
+        script_text: Text of a script in place of a job, for the names of its flags. A range such as 0..1 of a float is not
+            one of integers.
     """
+    floats, flag_names = flags.float_names(script_text), flags.names(script_text)
     issues: list[Issue] = []
     fields: dict[str, Flag] = {}
     for text in spaces:
         try:
             name, parameter = short_forms.parameter(text, "--space")
+            name = fixed_params.full_name(name, flag_names, f"--space {text}")
             if name.replace("-", "_") in floats:
                 parameter = short_forms.with_float_range(parameter)
             fields[f'space."{name}"'] = Flag(parameter, f"--space {text}")

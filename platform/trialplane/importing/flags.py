@@ -85,6 +85,16 @@ def typed(words: Sequence[str], calls: Sequence[ast.Call]) -> Iterator[tuple[str
         yield variables.get(flag, _variable(flag)), ast.Constant(value)
 
 
+def names(text: str) -> set[str]:
+    """Return the long flags that a Python file declares, without dashes before them; none if the text is not Python."""
+    try:
+        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # see `float_names`
+        return set()
+    flags = (flag for declaration in _declarations(calls) for flag in declaration.flags)
+    return {flag.removeprefix("--") for flag in flags if flag.startswith("--")}
+
+
 def float_names(text: str) -> set[str]:
     """Return the names of a Python file's parameters that are floats: `drop_path` for `--drop-path` with `type=float`.
 

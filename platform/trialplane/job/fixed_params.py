@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from trialplane import errors
-from trialplane.errors import Issue, Place
+from trialplane.errors import Issue, Place, SpecError
 from trialplane.job import space
 from trialplane.job.draft import START_POINTS, Draft, Origin
 
@@ -23,6 +23,31 @@ def parameter_names(*jobs: Mapping[str, Any]) -> set[str]:
     """Return the names of all parameters, fixed or searched, of unvalidated jobs or profiles."""
     sections = [job.get(field) for job in jobs for field in ("params", "space")]
     return {name for section in sections if isinstance(section, dict) for name in section}
+
+
+def full_name(name: str, known_names: Collection[str], source: str) -> str:
+    """Return the known name of a parameter: `optim.batch_size` for `batch_size` or `batch-size`, and `lr` for `optim.lr`.
+
+    The name itself if it is known, or similar to none.
+
+    Args:
+        name: Name that the user has typed.
+        known_names: Names of the program's parameters.
+        source: Option with the name, for messages.
+
+    Raises:
+        SpecError: It is part of several known names, or has several in it.
+    """
+    if name in known_names:
+        return name
+    key = f".{name}".replace("-", "_")
+    keys = {known_name: f".{known_name}".replace("-", "_") for known_name in known_names}
+    matches = sorted(other for other, other_key in keys.items() if other_key.endswith(key) or key.endswith(other_key))
+    if len(matches) > 1:
+        raise SpecError(
+            [Issue(("space", name), f"may be {' or '.join(matches)}; type the one that you mean", source=source)]
+        )
+    return matches[0] if matches else name
 
 
 def override_issues(

@@ -12,13 +12,24 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Issue, JobNotFound, Place, SpecError
-from trialplane.job import document, draft, entrypoint, fixed_params, mlflow_names, requirements, short_forms, verdict
+from trialplane.job import (
+    arguments,
+    document,
+    draft,
+    entrypoint,
+    fixed_params,
+    mlflow_names,
+    requirements,
+    settings,
+    short_forms,
+    verdict,
+)
 from trialplane.job.document import Document
 from trialplane.job.draft import Draft, Origin
 from trialplane.job.kinds import CLASSES, Job, training
@@ -178,7 +189,8 @@ def load_job(
     # Names that overrides may set. So they are collected before the overrides, which would add their own.
     profile_data = [job_file.data["profiles"][name] for name in other_profiles]
     known_names = fixed_params.parameter_names(base.data, job_draft.data, *profile_data)
-    overridden = _apply_overrides(job_draft, sets, overrides or {}, commented_params)
+    names_in_file = _names_in_settings_file(job_draft.data.get("arguments"), folder)
+    overridden = _apply_overrides(job_draft, sets, overrides or {}, commented_params, {*known_names, *names_in_file})
     issues += fixed_params.override_issues(job_draft, overridden, known_names)
     if kind_issues := _kind_issues(job_draft, kind):  # other issues would be about the wrong kind
         raise SpecError(kind_issues)
@@ -225,6 +237,21 @@ def _commented_params(file: Path) -> dict[str, str]:
     return dict(_COMMENTED_PARAM.findall(file.read_text(encoding="utf-8")))
 
 
+def _names_in_settings_file(job_arguments: Any, folder: Path) -> Collection[str]:
+    """Return the names of the values in the settings file of a job; none without one, or if it cannot be read.
+
+    Args:
+        job_arguments: Field `arguments` of the job, which may be invalid.
+        folder: Folder of the job.
+    """
+    name = job_arguments.get("file") if isinstance(job_arguments, dict) else job_arguments
+    if not isinstance(name, str) or not name.endswith(settings.SUFFIXES):
+        return ()
+    with contextlib.suppress(OSError, ValueError):  # an issue, which the validation finds
+        return settings.spans((folder / name).read_text(encoding="utf-8"), name).keys()
+    return ()
+
+
 def _is_float(name: str, data: Mapping[str, Any], commented_params: Mapping[str, str]) -> bool:
     """Return whether a parameter is a float by its fixed or first value, by its range, or by its value in a comment.
 
@@ -247,7 +274,11 @@ def _is_float(name: str, data: Mapping[str, Any], commented_params: Mapping[str,
 
 
 def _apply_overrides(
-    job_draft: Draft, sets: Sequence[str], overrides: Mapping[str, Any], commented_params: Mapping[str, str]
+    job_draft: Draft,
+    sets: Sequence[str],
+    overrides: Mapping[str, Any],
+    commented_params: Mapping[str, str],
+    known_names: Collection[str],
 ) -> dict[str, tuple[Place, Any]]:
     """Apply `--set` and flags to a draft. If they change a training's GPUs, scale its other resources.
 
@@ -256,6 +287,7 @@ def _apply_overrides(
         sets: Assignments `field=value`.
         overrides: Dotted field → value or `Flag`.
         commented_params: Texts of the parameters that the job file lists as comments, by name.
+        known_names: Names of all other parameters.
 
     Returns:
         Source of each override → its field and value.
@@ -273,6 +305,13 @@ def _apply_overrides(
         field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
         new_value = flag.value
         is_space_flag = flag.source.startswith("--space ")
+        if is_space_flag and arguments.HYDRA not in str(job_draft.data.get("arguments")):  # its other names are unknown
+            try:
+                name = fixed_params.full_name(str(field_path[1]), {*known_names, *commented_params}, flag.source)
+            except SpecError as error:
+                job_draft.issues += error.issues
+                continue
+            field_path = ("space", name)
         if is_space_flag and _is_float(str(field_path[1]), without_overrides.data, commented_params):
             new_value = short_forms.with_float_range(new_value)  # `--space lr=0..1` has whole numbers, and lr is a float
         if flag.source.startswith("--objective ") and job_draft.data.keys() & {"script", "command"}:

@@ -242,8 +242,8 @@ class Command:
         if code < 0:  # a signal has ended the command
             _end_by_signal(-code)
         if code == usage.USAGE_ERROR:
-            program_name = " ".join(word for word in self._program.command[:2] if not word.startswith(("-", "{")))
-            _check_arguments_accepted(program_name)  # `python train.py`
+            words = [word for word in self._program.command if word != "env" and "=" not in word]  # env LR=0.1 python fit.py
+            _check_arguments_accepted(" ".join(word for word in words[:2] if not word.startswith(("-", "{"))))
         if code > 0:
             raise CommandFailed(f"{self._program.command[0]} ended with exit code {code}: {_last_line()}")
         return {}
