@@ -40,6 +40,7 @@ import dataclasses
 import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 # Exit codes of `platform` and the controller; `platform --help` shows this list.
 EXIT_OK = 0
@@ -108,6 +109,13 @@ class Issue:
     def __str__(self) -> str:
         location = f"{self.source}:{self.line}" if self.line else self.source
         return f"{location}: {self.field}: {self.message}" if location else f"{self.field}: {self.message}"
+
+
+class CheckResult(NamedTuple):
+    """Issues, which prevent a run, and warnings."""
+
+    issues: list[Issue]
+    warnings: list[str]
 
 
 class SpecError(InputError):

@@ -144,7 +144,7 @@ def test_the_best_are_trained_again_with_new_seeds(platform, runs, done, double)
 
 def test_a_refit_can_have_more_gpus(platform, runs, done, double, monkeypatch):
     words = ("refit", "mine", "--top", "2", "--seeds", "2", "--name", "again", "--local", "--detach", "--gpus")
-    monkeypatch.setattr("trialplane.client.machine.gpus", lambda: 2)
+    monkeypatch.setattr("trialplane.client.machine.visible_gpus", lambda: 2)
     result = platform(*words, "0.5")
     assert result.exit_code == 0, result.stderr
     assert (job_of(runs, "mine").resources.gpus, job_of(runs, "again").resources.gpus) == (0, 0.5)

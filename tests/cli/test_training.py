@@ -50,7 +50,7 @@ def job(workplace) -> Path:
 @pytest.fixture(autouse=True)
 def gpus(monkeypatch) -> None:
     """This machine has none."""
-    monkeypatch.setattr(machine, "gpus", lambda: 0)
+    monkeypatch.setattr(machine, "visible_gpus", lambda: 0)
 
 
 def trained(request) -> TrialOutcome:

@@ -387,7 +387,7 @@ def test_results_that_mlflow_lacks_are_something_to_do(runs, double):
 
 
 def test_a_resumed_run_must_fit_the_machine(runs, monkeypatch):
-    monkeypatch.setattr("trialplane.client.machine.gpus", lambda: 2)
+    monkeypatch.setattr("trialplane.client.machine.visible_gpus", lambda: 2)
     run = runs.make("a", tell=complete, asks=3, **{"resources.gpus": 1})
     runs.say(run, RunState.PAUSED)
     before = run.job.read_bytes()

@@ -66,7 +66,7 @@ class Permission:
             "subresource": self.subresource,
             "name": self.name,
         }
-        return {name: value for name, value in attributes.items() if value or name == "group"}
+        return {name: value for name, value in attributes.items() if value or name == "group"}  # "" is the core group
 
     def __str__(self) -> str:
         resource = "/".join(part for part in (self.resource, self.subresource) if part)
@@ -122,7 +122,7 @@ def examine(name: TargetName, job: Job, patience: float) -> Iterator[AreaFinding
 
 
 def _run_checks(cluster: Cluster, job: Job, patience: float) -> Iterator[AreaFinding]:
-    """Yield the findings about the chart and a trial's pod; the arguments are those of `examine`."""
+    """Yield the findings about the chart and a trial's pod. Stop at an obstacle. The arguments are those of `examine`."""
     try:
         site = Objects(cluster).site
     except TrialplaneError as error:
@@ -156,9 +156,9 @@ def exit_code(area_findings: Iterable[AreaFinding]) -> int:
     return EXIT_PLATFORM if any(item.finding.verdict is Verdict.FAIL for item in area_findings) else EXIT_OK
 
 
-def _in_area(area: str, area_findings: Iterable[Finding]) -> Iterator[AreaFinding]:
+def _in_area(area: str, findings_of_area: Iterable[Finding]) -> Iterator[AreaFinding]:
     """Yield findings with their area."""
-    for finding in area_findings:
+    for finding in findings_of_area:
         yield AreaFinding(area, finding)
 
 
@@ -193,10 +193,8 @@ def check_libraries(machine: Machine) -> Finding:
 
 def check_disk(machine: Machine, home: Path) -> Finding:
     """Check the free disk space for runs."""
-    # Without a job, only the disk and the libraries are checked, and `check_libraries` reports these.
-    issues, _ = dataclasses.replace(machine, missing=()).check(home, job=None)
-    if issues:
-        return findings.failed("disk", f"{home}: {issues[0].message}", "set TRIALPLANE_HOME to another folder")
+    if machine.disk_problem:
+        return findings.failed("disk", f"{home}: {machine.disk_problem}", "set TRIALPLANE_HOME to another folder")
     return findings.passed("disk", f"{machine.free / 2**30:.1f} GiB free for {home}")
 
 
@@ -230,12 +228,12 @@ def _server_checks(cluster: Cluster) -> Iterator[Finding]:
 
 def _chart_checks(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]:
     """Yield the findings for the chart, the room for the plan's trials, the user's permissions and the admission policy."""
-    classes = _list_if_allowed(cluster, kinds.STORAGE_CLASS)
+    classes = cluster.list_if_allowed(kinds.STORAGE_CLASS)
     yield _finding_or_warning("volumes", lambda: doctor_verdicts.claims(site, cluster.list(kinds.CLAIM), classes))
     gateway = site.gateway
     health = cluster.service(gateway.service, gateway.port, "GET", "/health", namespace=site.home, scheme=gateway.scheme)
     yield doctor_verdicts.gateway(health, site)
-    yield doctor_verdicts.room(site, plan, _list_if_allowed(cluster, kinds.NODE))
+    yield doctor_verdicts.room(site, plan, cluster.list_if_allowed(kinds.NODE))
     required = permissions(site)
     yield _finding_or_warning("permissions", lambda: doctor_verdicts.permissions(_denied_permissions(cluster, required)))
     yield doctor_verdicts.admission(_create_forbidden_pod(cluster, site, plan))
@@ -254,7 +252,8 @@ def _operators(cluster: Cluster) -> list[dict[str, Any]]:
     Raises:
         TargetError: This user may not list Deployments.
     """
-    for query in ({"labelSelector": doctor_verdicts.OPERATOR}, {"fieldSelector": "metadata.name=kuberay-operator"}):
+    by_label, by_name = {"labelSelector": doctor_verdicts.OPERATOR}, {"fieldSelector": "metadata.name=kuberay-operator"}
+    for query in (by_label, by_name):
         answer = cluster.call("GET", "/apis/apps/v1/deployments", query=query)
         if not answer.ok:
             raise cluster.refusal_error(answer, "list", "deployments.apps")
@@ -292,17 +291,9 @@ def _denied_permissions(cluster: Cluster, required: Sequence[Permission]) -> lis
     return denied
 
 
-def _list_if_allowed(cluster: Cluster, kind: kinds.ObjectKind) -> list[dict[str, Any]] | None:
-    """Return all objects of a kind; None if they cannot be read."""
+def _finding_or_warning(check: str, read_and_judge: Callable[[], Finding]) -> Finding:
+    """Return the finding of a function that reads objects, or a warning if the cluster does not let this user read them."""
     try:
-        return cluster.list(kind)
-    except TargetError:
-        return None
-
-
-def _finding_or_warning(check: str, judge: Callable[[], Finding]) -> Finding:
-    """Return the finding of `judge`, or a warning if the cluster refuses a request of it."""
-    try:
-        return judge()
+        return read_and_judge()
     except TargetError as error:
         return findings.warned(check, f"could not be checked: {error}", "ask an administrator of the cluster to run this")

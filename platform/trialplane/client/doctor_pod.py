@@ -61,7 +61,7 @@ def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]
 
 
 def arguments(plan: Plan, site: Site, database: str) -> list[str]:
-    """Return the arguments of the probe. It must not reach the addresses of `--closed`.
+    """Return the arguments of the probe, which checks that it cannot reach the addresses of `--closed`.
 
     Args:
         plan: Plan of the pod.
@@ -113,27 +113,25 @@ def probe(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator
 
 
 def parse_finding(line: str) -> Finding | None:
-    """Return the finding in a line of the pod's log; None if the line is not a finding."""
-    if not line.startswith('{"check"'):
-        return None
+    """Return the finding in a line of the pod's log, `{"check":"GPU",…}`; None if the line is not a finding."""
     try:
         return records.from_json(Finding, line)
-    except (ValueError, TypeError):
+    except ValueError:
         return None
 
 
-def early_end_finding(pod: dict[str, Any], count: int, other_lines: Sequence[str]) -> Finding | None:
+def early_end_finding(pod: dict[str, Any], finding_count: int, other_lines: Sequence[str]) -> Finding | None:
     """Return the finding for a pod that ended before its checks were complete; None if they are complete.
 
     Args:
         pod: Pod after its end.
-        count: Number of findings in its log.
+        finding_count: Number of findings in its log.
         other_lines: Other lines of its log.
     """
     phase = (pod.get("status") or {}).get("phase")
-    if phase == "Succeeded" and count:
+    if phase == "Succeeded" and finding_count:
         return None
-    wait = waiting.pod_wait(pod)
+    wait = waiting.pod_wait(pod)  # for a pod that has failed, this describes its end
     state = wait.text if wait else f"is {phase}"
     output = f"; its output: {other_lines[-1].strip()}" if other_lines else ""
     advice = "the trial image must hold this version of the platform: build it from jobs/Dockerfile, or upgrade the chart"
@@ -142,7 +140,7 @@ def early_end_finding(pod: dict[str, Any], count: int, other_lines: Sequence[str
 
 def database_address(url: str) -> str:
     """Return the address host:port of a database by its URL. "" for ""."""
-    parts = urllib.parse.urlsplit(url)
+    parts = urllib.parse.urlsplit(url)  # postgresql+psycopg2://user:password@host:port/database
     return f"{parts.hostname}:{parts.port or _POSTGRESQL}" if url else ""
 
 
@@ -152,15 +150,15 @@ def _pod_findings(cluster: Cluster, name: str, patience: float) -> Iterator[Find
     yield start_finding
     if start_finding.verdict is Verdict.FAIL:
         return
-    count, other_lines = 0, []
-    for line in cluster.pod_log(name, container=CONTAINER, follow=True):
+    finding_count, other_lines = 0, []
+    for line in cluster.pod_log(name, CONTAINER, follow=True):
         finding = parse_finding(line)
         if finding is None:
             other_lines.append(line)
         else:
-            count += 1
+            finding_count += 1
             yield finding
-    last_finding = early_end_finding(_ended_pod(cluster, name), count, other_lines)
+    last_finding = early_end_finding(_ended_pod(cluster, name), finding_count, other_lines)
     if last_finding is not None:
         yield last_finding
 
@@ -183,8 +181,8 @@ def _wait_for_start(cluster: Cluster, name: str, patience: float) -> Finding:
         now = time.monotonic()
         wait = waiting.pod_wait(pod, cluster.list(kinds.EVENT, fields=f"involvedObject.name={name}"))
         is_stuck = wait is not None and wait.stuck
-        stuck_since = min(stuck_since, now) if is_stuck else math.inf
-        if now - stuck_since > min(_STUCK, patience) or now - begin > patience:
+        stuck_since = min(stuck_since, now) if is_stuck else math.inf  # infinite while it is not stuck
+        if now - stuck_since > _STUCK or now - begin > patience:
             text = wait.text if wait is not None else "does not start"
             advice = "a run's trials would wait for the same; if nodes or images only take long: --wait 600"
             return findings.failed("trial pod", f"it {text}", advice)

@@ -40,7 +40,7 @@ def server(answer: ApiResponse, context: str) -> Finding:
         advice = f"log in again; `kubectl --context {context} auth whoami` shows who you are"
         return findings.failed(SERVER, f"{context} answers {answer.status}", advice)
     version_info = answer.json()
-    version = (_number(version_info["major"]), _number(version_info["minor"]))
+    version = (_leading_number(version_info["major"]), _leading_number(version_info["minor"]))
     if version < _MIN_KUBERNETES:
         advice = "use a cluster of Kubernetes 1.30 or newer: older ones have no ValidatingAdmissionPolicy"
         return findings.failed(SERVER, f"{context} runs Kubernetes {version_info['gitVersion']}", advice)
@@ -86,7 +86,7 @@ def operator(deployments: Sequence[KubeObject]) -> Finding:
     deployment = deployments[0]
     name = f"{deployment['metadata']['namespace']}/{deployment['metadata']['name']}"
     image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
-    version = re.search(r":v?(\d+)\.(\d+)", image)
+    version = re.search(r":v?(\d+)\.(\d+)", image)  # quay.io/kuberay/operator:v1.6.0 → 1, 6
     if not (deployment.get("status") or {}).get("availableReplicas"):
         kubectl = f"kubectl --namespace {deployment['metadata']['namespace']}"
         advice = (
@@ -196,7 +196,7 @@ def room(site: Site, plan: Plan, nodes: Sequence[KubeObject] | None) -> Finding:
         return findings.failed("nodes", "; ".join([issue.message for issue in issues] or warnings), advice)
     if warnings:
         return findings.warned("nodes", "; ".join(warnings), "wait for room, or request less")
-    return findings.passed("nodes", _capacity(job.cluster.gpu_resource, nodes))
+    return findings.passed("nodes", _capacity_text(job.cluster.gpu_resource, nodes))
 
 
 def permissions(denied: Sequence[str]) -> Finding:
@@ -247,23 +247,23 @@ def forbidden_pod(pod: KubeObject) -> dict[str, Any]:
 
 
 def _response_message(answer: ApiResponse) -> str:
-    """Return the message of an unsuccessful response, or the beginning of its text."""
+    """Return the message of an unsuccessful response, or the beginning of its text, in one line."""
     try:
-        data = answer.json()
+        body = answer.json()
     except ValueError:
-        data = None
-    message = data.get("message") if isinstance(data, dict) else None
+        body = None
+    message = body.get("message") if isinstance(body, dict) else None
     return " ".join(str(message or answer.data[:200].decode(errors="replace")).split())
 
 
-def _capacity(resource: str, nodes: Sequence[KubeObject] | None) -> str:
-    """Return the number of nodes and GPUs in words."""
-    amounts = [preflight.quantity((node["status"].get("allocatable") or {}).get(resource, 0)) for node in nodes or []]
-    gpu_counts = [int(amount) for amount in amounts if amount]
-    gpus = f"{sum(gpu_counts)} {resource} on {len(gpu_counts)} of them" if gpu_counts else f"none with {resource}"
-    return f"{len(amounts)} node(s), {gpus}"
+def _capacity_text(gpu_resource: str, nodes: Sequence[KubeObject]) -> str:
+    """Return the number of nodes and GPUs in words: "5 node(s), 8 nvidia.com/gpu on 2 of them"."""
+    gpu_counts = [int(preflight.quantity((node["status"].get("allocatable") or {}).get(gpu_resource, 0))) for node in nodes]
+    gpu_node_count = sum(count > 0 for count in gpu_counts)
+    gpus = f"{sum(gpu_counts)} {gpu_resource} on {gpu_node_count} of them" if gpu_node_count else f"none with {gpu_resource}"
+    return f"{len(nodes)} node(s), {gpus}"
 
 
-def _number(text: str) -> int:
-    """Return the number of a part of a version, such as 34 for "34+"."""
+def _leading_number(text: str) -> int:
+    """Return the number with which a part of a version begins, such as 34 for "34+"; 0 without one."""
     return int(re.sub(r"\D.*", "", text) or 0)

@@ -85,18 +85,18 @@ def _history_mapper(target: Target, run: str, old_job: Job, plan: Plan, job: Stu
         plan: Plan of the new run.
         job: Its job.
     """
+    # Trials that were out of memory would be again with the same code, fields and GPUs (`cluster`), whatever the seed.
     has_same_code = target.submission(run).get("identity") == plan.pack.identity
-    job_digest = earlier.training_digest(old_job.model_copy(update={"seed": job.seed}))
-    has_same_digest = job_digest == earlier.training_digest(job)  # with the same seed, which does not matter here
-    # Whether parameters run out of memory also depends on the GPUs.
-    trains_alike = has_same_code and has_same_digest and old_job.cluster == job.cluster
-    out_of_memory = _out_of_memory(target, run) if job.avoid_oom else ()
+    old_job_with_seed = old_job.model_copy(update={"seed": job.seed})
+    has_same_fields = earlier.training_digest(old_job_with_seed) == earlier.training_digest(job)
+    trains_alike = has_same_code and has_same_fields and old_job.cluster == job.cluster
+    out_of_memory = _trials_out_of_memory(target, run) if job.avoid_oom else ()
     trials = rows.newest_attempts(target.rows(run))
     return earlier.HistoryMapper(run, old_job, new=job, rows=trials, out_of_memory=out_of_memory, trains_alike=trains_alike)
 
 
-def _out_of_memory(target: Target, run: str) -> set[int]:
-    """Return the trials of a run that had an attempt out of memory."""
+def _trials_out_of_memory(target: Target, run: str) -> set[int]:
+    """Return the numbers of the trials of a run that had an attempt out of memory."""
     attempts, _ = target.attempts(run, after=0)
     return {
         attempt.request.trial
@@ -164,7 +164,7 @@ class _ReuseSearch:
         old_job = self._target.job(run)
         if not isinstance(old_job, Study) or earlier.training_digest(old_job) != self._training_digest:
             return
-        if parameter := _changed_data(submission.get("data") or {}, self._plan.data):
+        if parameter := _parameter_of_changed_data(submission.get("data") or {}, self._plan.data):
             self._notes.append(f"reuse: nothing of {run}, because the data in {parameter} has changed since")
             return
         self._results += earlier.results(run, old_job, rows.newest_attempts(self._target.rows(run)), self._job)
@@ -176,36 +176,37 @@ class _ReuseSearch:
             self._beginnings += self._new_beginnings(followable, old_job, requests_and_outcomes, is_active)
 
     def reusable(self) -> Earlier:
-        """Return what the new run takes over from the added runs, and add notes for the user.
-
-        Returns:
-            The complete trials, whose results are reused; the checkpoints from which trials start, one for the same
-            parameters (and seed, with promotion): that of the most steps; and the attempts to follow, which are those of
-            one run.
-        """
+        """Return what the new run takes over from the added runs, and add notes for the user."""
         self._notes.append(
             f"reuse: {errors.counted(len(self._results), 'result')} of earlier runs with the same code, data and seed"
         )
-        is_anything_reusable = self._results or self._beginnings or any(run.answered_count for run in self._followable_runs)
-        followed = self._followed() if is_anything_reusable else ()
-        if not self._results and not self._beginnings and not followed:
-            if note := _difference_note(self._target, self._plan):
-                self._notes.append(note)
+        saves_training = self._results or self._beginnings or any(run.answered_count for run in self._followable_runs)
+        followed = self._attempts_to_follow() if saves_training else ()
+        if not (self._results or self._beginnings or followed):
+            note = _difference_note(self._target, self._plan)
+            self._notes += [note] if note else []
             return Earlier()
         self._notes += [
             f"reuse: a change of what {name} names ({errors.shortened(text, _MAX_DIFFERENCE)}) is not detected; if it has "
             "changed, submit with `--set reuse=false`"
             for name, text in datasets.uncompared(self._job, self._plan.data, self._plan.pack.files).items()
         ]
+        beginnings = self._longest_beginnings()
+        if beginnings:
+            self._notes.append(
+                f"reuse: {errors.counted(len(beginnings), 'checkpoint')} of earlier runs to start trials from"
+            )
+        self._add_repeated_note(followed)
+        return Earlier(history=(), results=tuple(self._results), beginnings=beginnings, followed=followed)
+
+    def _longest_beginnings(self) -> tuple[Beginning, ...]:
+        """Return the checkpoint of the most steps for each set of parameters (and seed, with promotion)."""
         longest: dict[tuple[str, int | None], Beginning] = {}
         for beginning in sorted(self._beginnings, key=lambda beginning: beginning.step, reverse=True):
             # With promotion, a trial may have begun in the new run, so it can only continue one with the same seed.
             seed = beginning.seed if self._job.pruner.promotes else None
             longest.setdefault((keys.params_key(beginning.params), seed), beginning)
-        if longest:
-            self._notes.append(f"reuse: {errors.counted(len(longest), 'checkpoint')} of earlier runs to start trials from")
-        self._add_repeated_note(followed)
-        return Earlier(history=(), results=tuple(self._results), beginnings=tuple(longest.values()), followed=followed)
+        return tuple(longest.values())
 
     def _new_beginnings(
         self,
@@ -230,8 +231,9 @@ class _ReuseSearch:
             self._notes.append(f"reuse: {trials} of {run} cannot be continued, because no checkpoint is left or recorded")
         if not beginnings:
             return []
-        obstacle = "it is active, and its checkpoints may change"
-        if not is_active:
+        if is_active:
+            obstacle = "it is active, and its checkpoints may change"
+        else:
             obstacle = self._target.checkpoint_obstacle(run, old_job, job)
         if obstacle:
             self._notes.append(f"reuse: no checkpoints of {run}: {obstacle}")
@@ -245,13 +247,14 @@ class _ReuseSearch:
             return
         attempts, run = errors.counted(len(ended_attempts), "attempt"), ended_attempts[0].run
         self._notes.append(f"reuse: {attempts} of {run} repeated without training, as long as the search decides the same")
-        if failed_count := sum(attempt.outcome.failure is not None for attempt in ended_attempts if attempt.outcome):
+        failed_count = sum(attempt.outcome.failure is not None for attempt in ended_attempts if attempt.outcome)
+        if failed_count:
             self._notes.append(
                 f"reuse: {failed_count} of them failed, and fail again without training; if the cause was not the code, run "
                 f"`platform retry {run} --failed` first"
             )
 
-    def _followed(self) -> tuple[EarlierAttempt, ...]:
+    def _attempts_to_follow(self) -> tuple[EarlierAttempt, ...]:
         """Return the attempts of the earlier run to follow, with their reports; add a note if these are too many.
 
         The run that saves the most training is followed: the one with the most attempts whose ends can be repeated. One
@@ -265,7 +268,7 @@ class _ReuseSearch:
         if chosen is None or not chosen.attempts:
             return ()
         try:
-            reports = _reports(self._target, chosen.run)
+            reports = _reports_to_send(self._target, chosen.run)
         except (RunNotFound, LedgerError, TargetError):
             return ()  # the run was deleted in the meantime, or is damaged
         if reports is None:
@@ -275,7 +278,7 @@ class _ReuseSearch:
         return earlier.add_reports(chosen, reports)
 
 
-def _reports(target: Target, run: str) -> list[ReportRow] | None:
+def _reports_to_send(target: Target, run: str) -> list[ReportRow] | None:
     """Return the reports of a run, without samples of system metrics; None if they are too many to send.
 
     Raises:
@@ -333,7 +336,7 @@ def _affects_results(difference: str) -> bool:
 
 
 def _counts_from_0(target: Target, run: str) -> bool:
-    """Return whether the code of a run counts steps from 0. Its first reports show that."""
+    """Return whether the code of a run counts steps from 0: whether one of its first reports is of step 0."""
     mark = 0
     while page := target.curves(run, mark, _PAGE):
         if reports := system_metrics.without_samples(page):
@@ -342,6 +345,6 @@ def _counts_from_0(target: Target, run: str) -> bool:
     return False
 
 
-def _changed_data(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """Return the first parameter whose data has another digest; "" if there is none."""
-    return next((name for name in sorted({*old, *new}) if old.get(name) != new.get(name)), "")
+def _parameter_of_changed_data(old_digests: Mapping[str, str], digests: Mapping[str, str]) -> str:
+    """Return the first parameter whose data has another digest than before; "" if there is none."""
+    return next((name for name in sorted({*old_digests, *digests}) if old_digests.get(name) != digests.get(name)), "")

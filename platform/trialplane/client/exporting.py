@@ -82,11 +82,11 @@ def changes_line(target: Target, run: str, job: Job, after: Position) -> tuple[s
 
     The records are the running attempts, and the attempts that ended and the reports that arrived since the position.
     """
-    new_attempts, alive = target.attempts(run, after.end)
+    new_attempts, is_alive = target.attempts(run, after.end)
     metric = job.watched_metric
     curves = target.curves(run, after.mark) if metric else []  # read last, so that an ended attempt has all of its reports
     reports = [[report.number, report.step, report.metrics[metric]] for report in curves if metric in report.metrics]
-    line = json.dumps({"attempts": records.to_dict(new_attempts), "alive": alive, "reports": records.to_dict(reports)})
+    line = json.dumps({"attempts": records.to_dict(new_attempts), "alive": is_alive, "reports": records.to_dict(reports)})
     mark = curves[-1].mark if curves else after.mark
     return f"{line}\n", Position(attempts.newest_end_number(new_attempts, after.end), mark)
 
@@ -122,7 +122,7 @@ def export(target: Target, run: str, url: str) -> None:
         export_to_mlflow(target, run, url.removeprefix(MLFLOW))
         return
     check_installed("optuna", "sqlalchemy")
-    _check_folder(url)
+    _check_sqlite_folder(url)
     job = target.job(run)
     line, _ = changes_line(target, run, job, Position())
     process = _run(COMMAND, study_order_line(run, job, url=url) + line, protobuf.controller_env(os.environ))
@@ -154,7 +154,7 @@ def export_to_mlflow(target: Target, run: str, uri: str, report: str = "") -> No
             f"{uri or MLFLOW} is not the URI of a database or a server, and MLflow would store a second copy at each export "
             "there. For a file, write mlflow:sqlite:///mlflow.db"
         )
-    _check_folder(uri)
+    _check_sqlite_folder(uri)
     order = _mlflow_order(target, run)
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         files = RunPaths.of(Path(scratch), run)
@@ -177,27 +177,21 @@ def _mlflow_order(target: Target, run: str) -> Order:
     ledger_attempts, is_alive = target.attempts(run, after=0)
     reports = target.curves(run)  # read last, so that an ended attempt has all of its reports
     observed = target.observe(run)
-    end = None
+    end = None  # of an active run
     if observed is not None and not is_alive:
         status = observed.status
         end = End(status.state, status.reason, time=status.ended or status.updated)
-    # Optuna's view of an attempt is left out ("{}"), because MLflow gets only results.
-    stored = tuple(
-        StoredAttempt(attempt.request, attempt.outcome, attempt.end_number, optuna="{}") for attempt in ledger_attempts
+    stored_attempts = tuple(
+        StoredAttempt(attempt.request, attempt.outcome, attempt.end_number, optuna="{}")  # MLflow gets only results
+        for attempt in ledger_attempts
     )
-    return Order(copy=Copy(stored, tuple(reports)), end=end)
+    return Order(copy=Copy(stored_attempts, tuple(reports)), end=end)
 
 
-def _run(command: Sequence[str], text: str, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a process to its end, and return it with its output.
-
-    Args:
-        command: Command line.
-        text: Text for its standard input.
-        variables: All of its environment variables.
-    """
+def _run(command: Sequence[str], stdin_text: str, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, and return its exit code and its output."""
     return subprocess.run(
-        command, input=text, env=variables, capture_output=True, encoding="utf-8", errors="replace", check=False
+        command, input=stdin_text, env=environ, capture_output=True, encoding="utf-8", errors="replace", check=False
     )
 
 
@@ -220,14 +214,13 @@ def register(registration: Registration, uri: str, token: str = "") -> str:
         TargetError: MLflow cannot be written.
     """
     check_installed("mlflow", "sqlalchemy")
-    variables = {"MLFLOW_DISABLE_TELEMETRY": "true", env.MLFLOW_TRACKING_URI: uri}
-    inherited = dict(os.environ)
+    environ = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", env.MLFLOW_TRACKING_URI: uri}
     if token:  # MLflow is reached through a port of this machine (`client.pages`), which accepts no other credentials
-        variables |= {env.MLFLOW_TOKEN: token, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        environ |= {env.MLFLOW_TOKEN: token, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         for name in _OTHER_CREDENTIALS:
-            inherited.pop(name, None)
+            environ.pop(name, None)
     command = (sys.executable, "-P", "-m", "trialplane.exporter.registration")
-    process = _run(command, records.to_json(registration), {**inherited, **variables})
+    process = _run(command, records.to_json(registration), environ)
     if process.returncode == errors.EXIT_BAD_INPUT:
         raise InputError(f"nothing was registered: {_last_line(process)}")
     if process.returncode:
@@ -235,19 +228,20 @@ def register(registration: Registration, uri: str, token: str = "") -> str:
     return process.stdout
 
 
-def _check_folder(url: str) -> None:
-    """Check that the folder of a SQLite database exists.
+def _check_sqlite_folder(url: str) -> None:
+    """Check that the folder of the database exists if a URL is that of a SQLite file, such as sqlite:///out/study.db.
 
     Raises:
         InputError: The folder does not exist.
     """
     parts = urllib.parse.urlsplit(url)
-    if parts.scheme.partition("+")[0] != "sqlite" or parts.path.startswith("/file:"):  # /file: begins a URI of SQLite
+    is_sqlite = parts.scheme.partition("+")[0] == "sqlite"  # also with a driver: sqlite+pysqlite
+    if not is_sqlite or parts.path.startswith("/file:"):  # a URI of SQLite itself: sqlite:///file:study.db?mode=rw
         return
-    folder = Path(parts.path[1:]).parent  # without the slash that ends the empty host of sqlite:///study.db
+    file = Path(parts.path.removeprefix("/"))  # this slash ends the empty host of the URL
     with contextlib.suppress(PermissionError):  # the database reports it
-        if not folder.is_dir():
-            raise InputError(f"there is no folder {folder} for {Path(parts.path).name}; create it, or export elsewhere")
+        if not file.parent.is_dir():
+            raise InputError(f"there is no folder {file.parent} for {file.name}; create it, or export elsewhere")
 
 
 def read_study(target: Target, run: str) -> optuna.Study:

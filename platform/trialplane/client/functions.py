@@ -61,12 +61,10 @@ class FunctionJob:
             space: Searched parameters, by name.
             params: Names of fixed parameters.
         """
-        if not self.is_open:
-            for field, names in (("space", space), ("params", params)):
-                for name in names:
-                    if name not in self.arguments:
-                        hint = errors.nearest(name, self.arguments) or "it has no arguments"
-                        yield Issue((field, name), f"the function has no such argument; {hint}", f"submit({field}=…)")
+        for field, name in [*(("space", name) for name in space), *(("params", name) for name in params)]:
+            if not self.is_open and name not in self.arguments:
+                hint = errors.nearest(name, self.arguments) or "it has no arguments"
+                yield Issue((field, name), f"the function has no such argument; {hint}", f"submit({field}=…)")
         for name in self.required:
             if name in space:
                 yield from self._condition_issues(name, space[name])
@@ -95,41 +93,43 @@ def function_job(function: Function, params: Collection[str]) -> FunctionJob:
     Raises:
         SpecError: The function cannot be written as source. The issues have every reason, with its fix.
     """
-    reason = _refusal(function)
+    reason = _refusal_reason(function)
     if reason:
         raise SpecError([Issue(("job",), f"{reason}; see `platform docs notebooks`", "submit(…)")])
     inner = inspect.unwrap(function)
-    module = source.module_of(inner)
-    if list(inspect.signature(function).parameters) == [TRIAL]:
-        return _optuna_job(inner, module, params)
-    arguments = dict(inspect.signature(function).parameters)
-    takes_context = arguments.pop(CONTEXT, None) is not None
-    keywords = [name for name, argument in arguments.items() if argument.kind is argument.VAR_KEYWORD]  # `**name`
-    for name in keywords:
-        del arguments[name]
-    has_keywords = bool(keywords)
+    module_text = source.module_of(inner)
+    all_arguments = inspect.signature(function).parameters
+    if list(all_arguments) == [TRIAL]:
+        return _optuna_job(inner, module_text, params)
+    takes_context = CONTEXT in all_arguments
+    takes_any = any(argument.kind is argument.VAR_KEYWORD for argument in all_arguments.values())  # `**name`
+    arguments = {
+        name: argument
+        for name, argument in all_arguments.items()
+        if name != CONTEXT and argument.kind is not argument.VAR_KEYWORD
+    }
     defaults = {name: argument.default for name, argument in arguments.items() if _is_json(argument.default)}
     # A parameter of `params` is declared without a value. Its value arrives like that of a flag, and is checked like it.
-    job = _job_fields("train:run", {**defaults, **dict.fromkeys(params)})
-    train = _train_module(inner.__name__, None if has_keywords else list(arguments), takes_context=takes_context)
+    job = _job_text("train:run", {**defaults, **dict.fromkeys(params)})
+    train = _train_module(inner.__name__, None if takes_any else list(arguments), takes_context=takes_context)
     return FunctionJob(
         name=planning.slug(inner.__name__),
         arguments=tuple(arguments),
         required=tuple(name for name, argument in arguments.items() if argument.default is argument.empty),
-        is_open=has_keywords or takes_context,
+        is_open=takes_any or takes_context,
         origin=_origin(inner),
-        files={load.FILE: job, "train.py": train, f"{_MODULE}.py": module},
+        files={load.FILE: job, "train.py": train, f"{_MODULE}.py": module_text},
     )
 
 
-def _optuna_job(objective: types.FunctionType, module: str, params: Collection[str]) -> FunctionJob:
-    """Return the job of an objective of Optuna; `module` is the text of its module."""
-    job = _job_fields(f"optuna:{_MODULE}:{objective.__name__}", dict.fromkeys(params))
-    name, files = planning.slug(objective.__name__), {load.FILE: job, f"{_MODULE}.py": module}
+def _optuna_job(objective: types.FunctionType, module_text: str, params: Collection[str]) -> FunctionJob:
+    """Return the job of an objective of Optuna, which is in a module with this text."""
+    job = _job_text(f"optuna:{_MODULE}:{objective.__name__}", dict.fromkeys(params))
+    name, files = planning.slug(objective.__name__), {load.FILE: job, f"{_MODULE}.py": module_text}
     return FunctionJob(name, arguments=(), required=(), is_open=True, origin=_origin(objective), files=files)
 
 
-def _job_fields(entrypoint: str, params: Mapping[str, Any]) -> str:
+def _job_text(entrypoint: str, params: Mapping[str, Any]) -> str:
     """Return the text of a function's job.yaml."""
     objectives = [{"metric": METRIC, "direction": "minimize"}]
     return json.dumps({"kind": "hpo", "entrypoint": entrypoint, "params": params, "objectives": objectives}, indent=2)
@@ -158,7 +158,7 @@ def run(ctx):
 '''
 
 
-def _refusal(function: Function) -> str:
+def _refusal_reason(function: Function) -> str:
     """Return why a function's source cannot be sent, and what to do; "" if it can be sent."""
     inner = inspect.unwrap(function)
     name = getattr(inner, "__qualname__", type(inner).__name__)
@@ -171,7 +171,7 @@ def _refusal(function: Function) -> str:
         return f"{name} is {description}; write a function that calls it: def objective(lr): return …"
     if inner.__name__ == "<lambda>":
         return "a lambda has no source of its own; write it as def objective(lr): return …"
-    owner = name.rpartition(".")[0]
+    owner = name.rpartition(".")[0]  # "Model" of the name Model.fit; "make.<locals>" of a function in a function
     if owner and not owner.endswith("<locals>"):  # a method that was taken from its class
         return f"{name} is a method, whose object would have to be sent; write a function that creates the object"
     if inspect.iscoroutinefunction(inner) or inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):

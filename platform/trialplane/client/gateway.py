@@ -81,34 +81,34 @@ class Gateway:
         answer = self._get_run_item(run, "status")
         if answer is None:
             return None
-        data = answer.json()
+        fields = answer.json()
         try:
-            status = records.from_dict(RunStatus, data["status"])
-            desired = records.from_dict(Desired, data["desired"])
+            status = records.from_dict(RunStatus, fields["status"])
+            desired = records.from_dict(Desired, fields["desired"])
         except ValueError as error:
             raise self._unreadable_status_error(run, str(error)) from error
         if invalid_field := records.mistyped_field(status):
             raise self._unreadable_status_error(run, f"an invalid value for `{invalid_field}`")
-        return LedgerStatus(status, alive=bool(data["alive"]), desired=desired)
+        return LedgerStatus(status, alive=bool(fields["alive"]), desired=desired)
 
     def job(self, run: str) -> bytes | None:
         """Return the resolved job as JSON."""
-        return self._data(run, "job")
+        return self._item_body(run, "job")
 
     def submission(self, run: str) -> dict[str, Any] | None:
         """Return the facts of the submission."""
-        data = self._data(run, "submission")
-        return None if data is None else dict(json.loads(data))
+        document = self._item_body(run, "submission")
+        return None if document is None else dict(json.loads(document))
 
     def code(self, run: str) -> bytes | None:
         """Return the packed code."""
-        return self._data(run, "code")
+        return self._item_body(run, "code")
 
     def has_checkpoint(self, run: str) -> bool | None:
         """Return whether a training has saved a checkpoint; None if that, or the run, is unknown."""
         answer = self._get_run_item(run, "checkpoints")
-        has_checkpoint = None if answer is None else answer.json()["saved"]
-        return has_checkpoint if isinstance(has_checkpoint, bool) else None
+        saved: bool | None = None if answer is None else answer.json()["saved"]
+        return saved
 
     def attempts(self, run: str) -> list[TrialRow] | None:
         """Return all attempts, in the order of their starts."""
@@ -118,7 +118,7 @@ class Gateway:
     def ends(self, run: str, after: int) -> EndedRows | None:
         """Return the attempts that ended after the position `after`."""
         pages = self._pages(run, "ends", {"after": str(after)})
-        return None if pages is None else EndedRows(int(pages[-1]["end_number"]), _rows(pages))
+        return None if pages is None else EndedRows(position=int(pages[-1]["end_number"]), rows=_rows(pages))
 
     def attempts_since(self, run: str, after: int) -> AttemptsRead | None:
         """Return running attempts and those that ended after a position."""
@@ -126,7 +126,7 @@ class Gateway:
         if pages is None:
             return None
         attempts = [records.from_dict(Attempt, attempt) for page in pages for attempt in page["attempts"]]
-        return AttemptsRead(attempts, any(page["alive"] for page in pages))
+        return AttemptsRead(attempts, is_active=any(page["alive"] for page in pages))
 
     def curves(self, run: str, after: int, limit: int) -> list[ReportRow] | None:
         """Return the first `limit` reports with marks above `after`, in order."""
@@ -146,7 +146,7 @@ class Gateway:
         query = {"from": str(offset), **{name: str(number) for name, number in numbers.items() if number is not None}}
         answer = self._get(f"runs/{run}/log", query)
         if _is_not_found(answer):
-            return _error(answer) or ""
+            return _error_field(answer, "error") or ""
         self._checked_response(answer)
         next_offset = int(answer.headers.get("x-trialplane-next", offset + len(answer.data)))
         return Piece(answer.data, next_offset, is_growing=answer.headers.get("x-trialplane-growing") == "1")
@@ -158,7 +158,8 @@ class Gateway:
             LedgerLocked: A controller works on the run.
         """
         answer = self._send("DELETE", f"runs/{run}")
-        if answer.status == 409 and (message := _error(answer)) is not None:
+        message = _error_field(answer, "error")
+        if answer.status == 409 and message is not None:
             raise LedgerLocked(message)
         if _is_not_found(answer):
             return False
@@ -172,13 +173,13 @@ class Gateway:
             "version of `platform`"
         )
 
-    def _data(self, run: str, item: str) -> bytes | None:
+    def _item_body(self, run: str, item: str) -> bytes | None:
         """Return the body of the answer about an item of a run; None for an unknown run."""
         answer = self._get_run_item(run, item)
         return None if answer is None else answer.data
 
     def _get_run_item(self, run: str, item: str, query: Mapping[str, str] | None = None) -> ApiResponse | None:
-        """Return the answer about an item of a run; None for an unknown run."""
+        """Return the answer about an item of a run, such as "status" or "curves"; None for an unknown run."""
         answer = self._get(f"runs/{run}/{item}", query)
         return None if _is_not_found(answer) else self._checked_response(answer)
 
@@ -236,10 +237,10 @@ class Gateway:
     def _send(self, method: str, path: str, query: Mapping[str, str] | None = None) -> ApiResponse:
         """Send a request. Repeat it with a new token if the gateway rejects the token, or could not check it."""
         answer = self._send_once(method, path, query, self._bearer())
-        if answer.status == 401 and _error(answer) is not None:
+        if answer.status == 401 and _error_field(answer, "error") is not None:
             answer = self._send_once(method, path, query, self._bearer(renew=True))
         for seconds in _RETRY_DELAYS:
-            is_unchecked = answer.status == 503 and _error(answer, "code") == names.UNCHECKED
+            is_unchecked = answer.status == 503 and _error_field(answer, "code") == names.UNCHECKED
             if not is_unchecked:
                 break
             self._pause(seconds)  # then the request is repeated, which is safe: without a checked token it had no effect
@@ -310,7 +311,7 @@ class Gateway:
         if answer.ok:
             return answer
         service, location = self._site.gateway.service, f"namespace {self._namespace} of {self._cluster.context}"
-        message = _error(answer)
+        message = _error_field(answer, "error")  # None: the API server answered, because the gateway did not
         if message is not None and answer.status == 401:
             raise TargetError(f"the gateway in {location} does not know you: {message}")
         if message is not None and answer.status == 403:
@@ -326,6 +327,7 @@ class Gateway:
 
 
 def _rows(pages: list[dict[str, Any]]) -> list[TrialRow]:
+    """Return the rows of all pages."""
     return [records.from_dict(TrialRow, row) for page in pages for row in page["rows"]]
 
 
@@ -334,13 +336,13 @@ def _is_not_found(answer: ApiResponse) -> bool:
 
     The API server answers 404, too, if it has no service of the gateway, but without an error of the gateway.
     """
-    return answer.status == 404 and _error(answer) is not None
+    return answer.status == 404 and _error_field(answer, "error") is not None
 
 
-def _error(answer: ApiResponse, part: str = "error") -> str | None:
-    """Return a part of the gateway's error: its message, or its code. None if the answer is not an error of the gateway."""
+def _error_field(answer: ApiResponse, field: str) -> str | None:
+    """Return a field of the gateway's error, `{"error": message, "code": code}`. None if the answer is no such error."""
     try:
-        data = answer.json()
+        document = answer.json()
     except ValueError:
         return None
-    return str(data[part]) if isinstance(data, dict) and "error" in data and part in data else None
+    return str(document[field]) if isinstance(document, dict) and "error" in document and field in document else None

@@ -139,14 +139,15 @@ def layer_dockerfile(requirements: Requirements, base: str) -> str:
     file_name = requirements.main
     if file_name.endswith(".py"):
         file_name = "script.txt"
-        _, text = requirements.files[0]
-        lines = " ".join(shlex.quote(line) for line in text.splitlines())
-        copy_lines = [f"RUN mkdir -p {_REQUIREMENTS_FOLDER} && printf '%s\\n' {lines} > {_REQUIREMENTS_FOLDER}/{file_name}"]
+        _, text = requirements.files[0]  # its name, and the requirements in its comment
+        quoted_lines = " ".join(shlex.quote(line) for line in text.splitlines())
+        printf = f"printf '%s\\n' {quoted_lines} > {_REQUIREMENTS_FOLDER}/{file_name}"
+        copy_lines = [f"RUN mkdir -p {_REQUIREMENTS_FOLDER} && {printf}"]
     else:
         copy_lines = [f"COPY {json.dumps([file, f'{_REQUIREMENTS_FOLDER}/{file}'])}" for file, _ in requirements.files]
     pins = f"{_REQUIREMENTS_FOLDER}/pins.txt"
     requirements_file = shlex.quote(f"{_REQUIREMENTS_FOLDER}/{file_name}")
-    lines_of_file = [
+    dockerfile_lines = [
         f"FROM {base}",
         "USER root",
         *(f"ARG {name}" for name in _INDEX_VARIABLES),
@@ -157,7 +158,7 @@ def layer_dockerfile(requirements: Requirements, base: str) -> str:
         "RUN python -m trialplane.worker.probe --image trial && rm -rf /tmp/*",
         f'LABEL io.trialplane.requirements="{requirements.digest}"',
     ]
-    return "".join(f"{line}\n" for line in lines_of_file)
+    return "".join(f"{line}\n" for line in dockerfile_lines)
 
 
 def _index_arguments() -> list[str]:
@@ -285,6 +286,7 @@ def _not_installed_error(program: str) -> TargetError:
 
 
 def _last_line(text: str) -> str:
+    """Return the last line of a program's error output that is not blank, for a message."""
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip() if lines else "no output"
 

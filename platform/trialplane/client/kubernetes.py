@@ -15,8 +15,8 @@ from typing import Any
 from trialplane.client import remote_log, sources, target
 from trialplane.client.gateway import Gateway
 from trialplane.client.sources import RunSources
-from trialplane.client.target import AttemptsRead, CheckResult, EndedRows, Log, Observation, TargetName
-from trialplane.errors import InputError, LedgerLocked, RunDamaged, TargetError
+from trialplane.client.target import AttemptsRead, EndedRows, Log, Observation, TargetName
+from trialplane.errors import CheckResult, InputError, LedgerLocked, RunDamaged, TargetError
 from trialplane.job import kinds as job_kinds
 from trialplane.job.kinds import Job
 from trialplane.kube import kinds, preflight, waiting
@@ -91,8 +91,9 @@ class KubernetesTarget:
         ray_cluster = raycluster.raycluster(Plan.without_code("check", job), site)  # whose pods need the same resources
         # Objects that this user may not list are not checked. The status of a waiting run shows the reason later.
         has_queue = job.cluster.queue or site.queue
-        queues = _names(self._list_if_allowed(kinds.LOCAL_QUEUE)) if has_queue else None
-        snapshot = preflight.ClusterSnapshot(nodes=self._list_if_allowed(kinds.NODE), queues=queues)
+        queues = self.cluster.list_if_allowed(kinds.LOCAL_QUEUE) if has_queue else None
+        queue_names = None if queues is None else frozenset(queue["metadata"]["name"] for queue in queues)
+        snapshot = preflight.ClusterSnapshot(nodes=self.cluster.list_if_allowed(kinds.NODE), queues=queue_names)
         issues, warnings = preflight.check(job, ray_cluster, snapshot)
         issues += [*preflight.chart_issues(job, site), *preflight.notify_issues(job)]
         return CheckResult(issues, [*warnings, *saving.warnings(job, site.checkpoints)])
@@ -110,10 +111,10 @@ class KubernetesTarget:
         if job.kind == "hpo":
             return ""  # the gateway checks only the first trial
         try:
-            is_missing = self.gateway.has_checkpoint(run) is False  # None: unknown
-            return saving.no_checkpoint_message(run) if is_missing else ""
+            has_checkpoint = self.gateway.has_checkpoint(run)
         except TargetError:
             return ""
+        return saving.no_checkpoint_message(run) if has_checkpoint is False else ""  # None: unknown
 
     def checkpoint_obstacle(self, run: str, old_job: Job, job: Job) -> str:
         """Return the reason why trials of a new run cannot read checkpoints of an earlier one; "" if they can."""
@@ -145,12 +146,14 @@ class KubernetesTarget:
 
     def observe(self, run: str) -> Observation | None:
         """Return the state of a run. None if there is no run with this name."""
-        view = self._view(run)
-        return None if view is None else Observation(self._status(view), view.is_active, view.desired)
+        run_sources = self._sources(run)
+        if run_sources is None:
+            return None
+        return Observation(self._status(run_sources), run_sources.is_active, run_sources.desired)
 
     def is_active(self, run: str) -> bool:
         """Return whether a controller is running or starting. Faster than `observe`, and works with a damaged status."""
-        return self._known_view(run).is_active
+        return self._known_sources(run).is_active
 
     def job(self, run: str) -> Job:
         """Return the job of a run, as submitted or changed since."""
@@ -166,9 +169,9 @@ class KubernetesTarget:
 
     def differences(self, plan: Plan) -> list[str] | None:
         """Return the differences between a plan and the run with its name."""
-        view = self._known_view(plan.run)
-        is_starting = view.is_active and not view.has_begun
-        if view.run is not None and is_starting and self.objects.submission(view.run) is None:
+        existing = self._known_sources(plan.run)
+        is_starting = existing.is_active and not existing.has_begun
+        if existing.run is not None and is_starting and self.objects.submission(existing.run) is None:
             return None  # a part is missing, such as a ConfigMap with its code
         submission = self._submission(plan.run)
         return changing.differences(submission.job, submission.facts, changing.contents(submission.code), plan)
@@ -177,7 +180,7 @@ class KubernetesTarget:
         """Return all attempts, in the order of their starts."""
         ledger_rows = self.gateway.attempts(run)
         if ledger_rows is None:
-            self._known_view(run)  # raises if the run is unknown
+            self._known_sources(run)  # raises if the run is unknown
         return ledger_rows or []
 
     def ended_rows(self, run: str, after: int) -> EndedRows:
@@ -188,14 +191,14 @@ class KubernetesTarget:
         """Return running attempts and those that ended after the position `after`, with Optuna's view of them."""
         ledger_attempts = self.gateway.attempts_since(run, after)
         if ledger_attempts is None:
-            self._known_view(run)  # raises if the run is unknown
+            self._known_sources(run)  # raises if the run is unknown
         return ledger_attempts or AttemptsRead([], is_active=False)
 
     def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:
         """Return at most `limit` reports of all attempts, also of running ones, in the order of their arrival."""
         reports = self.gateway.curves(run, after, limit)
         if reports is None:
-            self._known_view(run)  # raises if the run is unknown
+            self._known_sources(run)  # raises if the run is unknown
         return reports or []
 
     def changes(self, run: str) -> list[Change]:
@@ -204,10 +207,10 @@ class KubernetesTarget:
 
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
         """Return the lines of a log, with line ends. With `follow`, wait for more until the run or the attempt has ended."""
-        self._known_view(run)  # raises if the run is unknown
+        self._known_sources(run)  # raises if the run is unknown
         piece_or_reason = self.gateway.log(run, which, offset=0)
-        # A log that does not exist yet is awaited at the gateway if the caller follows an active run.
-        if not isinstance(piece_or_reason, str) or (follow and self.is_active(run)):
+        has_log = not isinstance(piece_or_reason, str)
+        if has_log or (follow and self.is_active(run)):  # the lines of a log that does not exist yet are awaited
             return remote_log.gateway_lines(self.gateway, run, which, lambda: follow and self.is_active(run))
         if which.trial is not None:
             noun = self.job(run).noun
@@ -217,7 +220,7 @@ class KubernetesTarget:
         # The gateway has no log of the controller, and the caller waits for none: read the output of its container instead.
         if (lines := remote_log.controller_lines(self.objects, run, follow)) is not None:
             return lines
-        reason = self._status(self._known_view(run)).reason
+        reason = self._status(self._known_sources(run)).reason
         raise InputError(f"the controller of {run} has no log yet: {reason or piece_or_reason}")
 
     def apply(self, plan: Plan) -> None:
@@ -229,57 +232,58 @@ class KubernetesTarget:
 
         If the Run object was removed since, it is created again from the ledger.
         """
-        view = self._known_view(run)
-        plan, submitted = _plan(run, job, self._submission(run))
-        if view.run is None:
-            if view.alive:
+        existing = self._known_sources(run)
+        plan, submitted = _plan_and_submission_time(run, job, self._submission(run))
+        if existing.run is None:
+            if existing.alive:
                 raise self._removed_error(run)
             self.objects.apply(plan, submitted, resumes=1)
             return
         # `parallel` is removed, because the job already has the width to which the run was scaled.
         fields = {**runs.job_fields(job), "submission": plan.submission(submitted), "parallel": None}
-        resumes = (view.run.parsed.spec.resumes if view.run.parsed.spec else 0) + 1
-        self._change(view.run, **fields, state="Running", now=None, resumes=resumes)
+        old_spec = existing.run.parsed.spec  # None if it cannot be read
+        resumes = 1 if old_spec is None else old_spec.resumes + 1
+        self._change(existing.run, **fields, state="Running", now=None, resumes=resumes)
 
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
         """Record the desired state of an active run; omitted fields stay as they are."""
-        view = self._known_view(run)
-        if view.run is None:  # the Run object was removed after the end of the run
-            if view.alive:
+        existing = self._known_sources(run)
+        if existing.run is None:  # the Run object was removed after the end of the run
+            if existing.alive:
                 raise self._removed_error(run)
             if state is not RunState.CANCELLED:
                 raise InputError(f"{run} is not active; `platform resume {run}` continues it")
             # The run is cancelled by a new Run object with this state.
-            plan, submitted = _plan(run, self.job(run), self._submission(run))
+            plan, submitted = _plan_and_submission_time(run, self.job(run), self._submission(run))
             self.objects.apply(plan, submitted, state=state, resumes=1)
             return
         fields: dict[str, Any] = {"now": now or None}  # None removes the field
         if parallel is not None:
             fields["parallel"] = parallel
-        would_revoke_cancel = state is RunState.PAUSED and view.desired.state is RunState.CANCELLED  # a cancel is final
-        if state is not None and not would_revoke_cancel:
+        would_revoke_cancel = state is RunState.PAUSED and existing.desired.state is RunState.CANCELLED
+        if state is not None and not would_revoke_cancel:  # a cancel is final
             fields["state"] = runs.state_name(state)
-        self._change(view.run, **fields)
+        self._change(existing.run, **fields)
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
         """Allocate resources for the desired number of trials, and return whether this is done.
 
         The operator creates and removes the pods; this only checks whether it has done so.
         """
-        view = self._known_view(run)
-        if view.run is None:
+        current = self._known_sources(run)
+        if current.run is None:
             raise self._removed_error(run)
-        role = self.job(run).widened(parallel).roles()[0]
+        role = self.job(run).widened(parallel).roles()[0]  # that of trials or workers, with the new number of pods
         pods = self.objects.trial_pods(run, role.name)
-        if not view.run.is_observed:  # the operator has not handled the new number yet
+        if not current.run.is_observed:  # the operator has not handled the new number yet
             return False
         if len(pods) <= role.pods:
             return True
         # Too many pods still exist. The operator, or Ray's autoscaler, removes those without a slot later. So it is enough
         # that the controller has reported the new number, and no longer has slots in too many pods.
-        if now or view.status is None or not view.alive or view.status.parallel != parallel:
+        if now or current.status is None or not current.alive or current.status.parallel != parallel:
             return False
-        pods_with_slots = set(pods) & set(view.status.nodes)
+        pods_with_slots = set(pods) & set(current.status.nodes)
         return len(pods_with_slots) <= role.pods
 
     def remove(self, run: str, *, forget: bool) -> None:
@@ -289,12 +293,12 @@ class KubernetesTarget:
             InputError: `forget` is set, and a controller is running.
             TargetError: The operator has not removed the pods or the files in time.
         """
-        view = self._known_view(run)
+        existing = self._known_sources(run)
         if not forget:
-            if view.run is not None and view.desired.state is not RunState.RUNNING:
+            if existing.run is not None and existing.desired.state is not RunState.RUNNING:
                 self.objects.wait_until_pods_terminate(run)
             return
-        if view.is_active:
+        if existing.is_active:
             raise target.active_run_error(run)
         self.objects.remove(run)
         self._wait_until_forgotten(run)
@@ -371,10 +375,10 @@ class KubernetesTarget:
             f"the Run {run} in {self.cluster.location} was removed, and its pods are ending; try again in a moment"
         )
 
-    def _status(self, view: RunSources) -> RunStatus:
-        return sources.status(view, self._operator_command)
+    def _status(self, run_sources: RunSources) -> RunStatus:
+        return sources.status(run_sources, self._operator_command)
 
-    def _view(self, run: str) -> RunSources | None:
+    def _sources(self, run: str) -> RunSources | None:
         """Return a snapshot of a run from both sources. None if neither has the run.
 
         Raises:
@@ -385,29 +389,26 @@ class KubernetesTarget:
         spec = None if run_object is None else run_object.parsed.spec
         desired = Desired() if spec is None else Desired(spec.desired, spec.parallel)
         try:
-            ledger_answer = gateway.status(run)
+            ledger_status = gateway.status(run)
         except TargetError as error:
             if run_object is not None:
-                return RunSources(run_object, status=None, alive=False, gateway_problem=str(error), desired=desired)
+                return RunSources(run_object, desired, gateway_problem=str(error))
             if isinstance(error, RunDamaged):  # its message is more specific
                 raise
             explanation = f"Without the gateway, only runs with a Run object can be read, and {run} has none"
             raise TargetError(f"{error}\n{explanation}") from error
-        if ledger_answer is not None:
-            desired = ledger_answer.desired if run_object is None else desired
-            return RunSources(
-                run_object, ledger_answer.status, alive=ledger_answer.alive, gateway_problem="", desired=desired
-            )
+        if ledger_status is None:
+            return None if run_object is None else RunSources(run_object, desired)
         if run_object is None:
-            return None
-        return RunSources(run_object, status=None, alive=False, gateway_problem="", desired=desired)
+            desired = ledger_status.desired
+        return RunSources(run_object, desired, ledger_status.status, alive=ledger_status.alive)
 
-    def _known_view(self, run: str) -> RunSources:
+    def _known_sources(self, run: str) -> RunSources:
         """Return a snapshot of a run from both sources. Raise RunNotFound for an unknown run."""
-        view = self._view(run)
-        if view is None:
+        run_sources = self._sources(run)
+        if run_sources is None:
             raise target.unknown_run_error(self, run)
-        return view
+        return run_sources
 
     def _submission(self, run: str) -> Submission:
         """Return the submission of a run, from its objects, or else from the ledger."""
@@ -417,27 +418,15 @@ class KubernetesTarget:
             return submission
         job, facts, code = self.gateway.job(run), self.gateway.submission(run), self.gateway.code(run)
         if job is None or facts is None or code is None:
-            self._known_view(run)  # raises if the run is unknown
+            self._known_sources(run)  # raises if the run is unknown
             raise TargetError(f"the ledger has no submission of {run}; submit it again under another name")
         return Submission(job=job_kinds.read(job), facts=facts, code=code)
 
-    def _list_if_allowed(self, kind: kinds.ObjectKind) -> list[dict[str, Any]] | None:
-        """Return all objects of a kind. None if this user may not list them."""
-        try:
-            return self.cluster.list(kind)
-        except TargetError:
-            return None
 
-
-def _plan(run: str, job: Job, submission: Submission) -> tuple[Plan, float]:
-    """Return the plan of a submitted run with its current job, and the time of submission."""
+def _plan_and_submission_time(run: str, job: Job, submission: Submission) -> tuple[Plan, float]:
+    """Return the plan of a submitted run with its current job, and the time of its submission."""
     code, facts = submission.code, submission.facts
     field_names = {field.name for field in dataclasses.fields(Provenance)}
     provenance = Provenance(**{key: value for key, value in facts.items() if key in field_names})
     pack = Pack(data=code, sha256=str(facts.get("code_hash", "")), files=tuple(changing.contents(code)))
     return Plan(run, job, pack, provenance), float(facts.get("submitted") or time.time())
-
-
-def _names(objects: list[dict[str, Any]] | None) -> frozenset[str] | None:
-    """Return the names of objects. None for None."""
-    return None if objects is None else frozenset(item["metadata"]["name"] for item in objects)

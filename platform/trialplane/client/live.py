@@ -6,7 +6,7 @@ It is the same for all kinds of run. The command line shows more of each kind (`
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from trialplane import errors
 from trialplane.wire import escapes
-from trialplane.wire.records import RunStatus
+from trialplane.wire.records import RunStatus, TrialRow
 
 Update = Callable[[RunStatus], None]
 
@@ -46,9 +46,10 @@ def draw(status: RunStatus) -> Table:
     table.add_row(Text(status.run, "bold"), _visible_text(status.state.value), _visible_text(status.reason))
     counts = Text(f"{status.ended_trials}/{status.trials} ended")
     table.add_row(counts, ProgressBar(total=1.0, completed=share, width=36), _visible_text(_counts_text(status)))
-    if status.best is not None and status.best.values:
+    if status.best is not None:
         best_params = ", ".join(f"{name}={_value_text(value)}" for name, value in status.best.params.items())
-        table.add_row(Text("best"), _visible_text(_best_text(status)), _visible_text(best_params))
+        best_text = _best_text(status.objectives, status.best)
+        table.add_row(Text("best"), _visible_text(best_text), _visible_text(best_params))
     for warning in status.warnings:
         table.add_row(Text("warning", "yellow"), _visible_text(warning))
     return table
@@ -79,8 +80,8 @@ def _line_updater(console: Console) -> Update:
         """Print a status, unless its line would be the same as the last one."""
         nonlocal last
         text = f"{status.run} {status.state}: {status.ended_trials}/{status.trials} ended, {_counts_text(status)}"
-        if status.best is not None and status.best.values:
-            text += f", best {_best_text(status)}"
+        if status.best is not None:
+            text += f", best {_best_text(status.objectives, status.best)}"
         if text != last:
             last = text
             console.print(_visible_text(text), soft_wrap=True)
@@ -89,16 +90,15 @@ def _line_updater(console: Console) -> Update:
 
 
 def _counts_text(status: RunStatus) -> str:
+    """Return the numbers of trials by state: "2 running, 5 complete, 0 pruned, 1 failed"."""
     counts = f"{status.running} running, {status.complete} complete, {status.pruned} pruned, {status.failed} failed"
     return counts + (f", {errors.counted(status.retried, 'attempt')} retried" if status.retried else "")
 
 
-def _best_text(status: RunStatus) -> str:
-    """Return the best values with the names of their objectives, and their trial; "" without a result."""
-    if status.best is None:
-        return ""
-    pairs = zip(status.objectives, status.best.values, strict=False)
-    return ", ".join(f"{name} {_value_text(value)}" for name, value in pairs) + f" (trial {status.best.trial})"
+def _best_text(objectives: Sequence[str], best: TrialRow) -> str:
+    """Return the values of the best trial with the names of their objectives: "loss 0.03 (trial 7)"."""
+    pairs = zip(objectives, best.values, strict=False)
+    return ", ".join(f"{name} {_value_text(value)}" for name, value in pairs) + f" (trial {best.trial})"
 
 
 def _value_text(value: Any) -> str:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar, cast
 from trialplane import errors
 from trialplane.client import folder, process, target
 from trialplane.client.machine import Machine
-from trialplane.client.target import HERE, AttemptsRead, CheckResult, EndedRows, Log, Observation
-from trialplane.errors import InputError, LedgerError, RunDamaged, RunNotFound
+from trialplane.client.target import HERE, AttemptsRead, EndedRows, Log, Observation
+from trialplane.errors import CheckResult, InputError, LedgerError, RunDamaged, RunNotFound
 from trialplane.job.kinds import Job, Study
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import results, run_status
@@ -45,7 +45,7 @@ def _map_system_errors(method: M) -> M:
 
     @functools.wraps(method)
     def mapped(self: LocalTarget, run: str, *args: Any, **options: Any) -> Any:
-        """Call the method; raise an OSError as an error about the run's folder."""
+        """Call the method of a target; raise an OSError as an error about the run's folder."""
         try:
             return method(self, run, *args, **options)
         except OSError as error:
@@ -91,11 +91,9 @@ class LocalTarget:
         checkpoints = Path(paths.trial_checkpoints(str(files.checkpoints), run, trial))
         if not paths.has_checkpoint(checkpoints):
             return f"{saving.no_checkpoint_message(run)} (in {checkpoints})"
-        if start is None or start.step is None:
-            return ""
-        checkpoint_names = [path.name for path in checkpoints.iterdir() if record.is_name(path.name)]
-        steps = sorted({record.order(name)[0] for name in checkpoint_names})
-        if start.step in steps:
+        names = [path.name for path in checkpoints.iterdir() if record.is_name(path.name)]
+        steps = sorted({step for step, _ in map(record.order, names)})
+        if start is None or start.step is None or start.step in steps:
             return ""
         return f"trial {start.trial} of {run} has no checkpoint of step {start.step}; it has {', '.join(map(str, steps))}"
 
@@ -149,13 +147,13 @@ class LocalTarget:
         with folder.explain_read_errors(self.home):
             if not self._is_run(run):
                 return None
-        alive = process.active_controller(files) is not None
+        is_active = process.active_controller(files) is not None
         status = self._last_status(files)  # read last, to get the final status of a run that has just ended
-        if not alive:
+        if not is_active:
             status = self._inactive_status(files, status)
         controller = self._controllers.get(run)  # only if this process has started it
         exit_code = None if controller is None else controller.poll()
-        return Observation(status, is_active=alive, desired=Desired(), exit_code=exit_code)
+        return Observation(status, is_active, desired=Desired(), exit_code=exit_code)
 
     def _inactive_status(self, files: RunPaths, status: RunStatus) -> RunStatus:
         """Return the status of an inactive run, with counts and best trial of its ledger.
@@ -174,7 +172,7 @@ class LocalTarget:
         is_complete = status.state is RunState.SUCCEEDED and status.ended_trials == status.trials
         job = folder.load_job(files)
         if not is_complete and files.ledger.exists():
-            status = _recounted(files, job, status)
+            status = _with_counts_of_ledger(files, job, status)
         self._find(run)  # raises if the run was deleted in the meantime, as the counts would be wrong
         return status
 
@@ -227,10 +225,10 @@ class LocalTarget:
     def attempts(self, run: str, after: int) -> AttemptsRead:
         """Return running attempts and those that ended after the position `after`, with Optuna's view of them."""
         files = self._find(run)
-        alive = self.is_active(run)
-        ledger_attempts = results.attempts_since(files.ledger, run, alive, after)
+        was_active = self.is_active(run)
+        ledger_attempts = results.attempts_since(files.ledger, run, was_active, after)
         # A controller may have started after the first check; then attempts may be running too.
-        return AttemptsRead(ledger_attempts, alive or self.is_active(run))
+        return AttemptsRead(ledger_attempts, is_active=was_active or self.is_active(run))
 
     @_map_system_errors
     def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:
@@ -256,14 +254,14 @@ class LocalTarget:
             file = files.controller_log
             is_growing: Callable[[], bool] = functools.partial(self.is_active, run)
         else:
-            attempt = self._attempt(run, which.trial, which.attempt, follow=follow)
+            attempt = self._attempt_number(run, which.trial, which.attempt, follow=follow)
             file = files.trial_log(which.trial, attempt, which.worker)
             is_growing = functools.partial(self._is_attempt_active, run, which.trial, attempt)
         if file.exists():
             file.open("rb").close()  # here, where errors are mapped: the lines are read only after this method has returned
         elif not follow:
             raise self._missing_log_error(run, which, file)
-        return logs.lines(_pieces(file, is_growing if follow else lambda: False))
+        return logs.lines(_log_pieces(file, is_growing if follow else lambda: False))
 
     def _missing_log_error(self, run: str, which: Log, file: Path) -> InputError:
         """Return the error for a log that does not exist."""
@@ -412,7 +410,7 @@ class LocalTarget:
         """Whether the run is active and an attempt has not ended, so that its log may grow."""
         return self.is_active(run) and not results.has_ended(self._find(run).ledger, run, trial, attempt)
 
-    def _attempt(self, run: str, trial: int, attempt: int | None, *, follow: bool) -> int:
+    def _attempt_number(self, run: str, trial: int, attempt: int | None, *, follow: bool) -> int:
         """Return the number of the attempt whose log is requested.
 
         Args:
@@ -436,7 +434,7 @@ class LocalTarget:
         return attempt
 
 
-def _recounted(files: RunPaths, job: Job, status: RunStatus) -> RunStatus:
+def _with_counts_of_ledger(files: RunPaths, job: Job, status: RunStatus) -> RunStatus:
     """Return the status of an inactive run with the counts and the best trial of its ledger."""
     try:
         ledger_rows = results.attempts(files.ledger, files.root.name, job, alive=False)
@@ -449,8 +447,8 @@ def _recounted(files: RunPaths, job: Job, status: RunStatus) -> RunStatus:
     return run_status.recounted(status, run_status.recount(job, ledger_rows))
 
 
-def _pieces(file: Path, is_growing: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield the bytes of a log, and new ones until its writer has ended. Wait for a file that does not exist yet."""
+def _log_pieces(file: Path, is_growing: Callable[[], bool]) -> Iterator[bytes]:
+    """Yield the bytes of a log in pieces, and new ones while it may grow. Wait for a file that does not exist yet."""
 
     def read(offset: int) -> Piece:
         """Return the piece at an offset, which is empty at the end of the file or without a file."""

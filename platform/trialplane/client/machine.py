@@ -10,8 +10,7 @@ import shutil
 from pathlib import Path
 
 from trialplane import errors
-from trialplane.client.target import CheckResult
-from trialplane.errors import Issue
+from trialplane.errors import CheckResult, Issue
 from trialplane.job.kinds import Job, Role
 from trialplane.plan import sizes
 from trialplane.wire import env
@@ -47,14 +46,14 @@ class Machine:
     @classmethod
     def inspect(cls, home: Path) -> Machine:
         """Return the properties of this machine. Nothing is written to find them."""
-        folder, read_problem = _nearest_folder(home)
+        existing_folder, read_problem = _nearest_folder(home)
         return cls(
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-            gpus=gpus(),
-            memory=_memory(),
+            gpus=visible_gpus(),
+            memory=_memory_bytes(),
             missing=tuple(name for name in _LIBRARIES if importlib.util.find_spec(name) is None),
-            obstacle=read_problem or _obstacle(home, folder),
-            free=shutil.disk_usage(folder).free,
+            obstacle=read_problem or _write_problem(home, existing_folder),
+            free=shutil.disk_usage(existing_folder).free,
             shm=shutil.disk_usage(_SHM).free if _SHM.is_dir() else None,
         )
 
@@ -81,15 +80,22 @@ class Machine:
         if self.missing:
             message = f"{', '.join(self.missing)} cannot be found; pip install 'trialplane[local]'"
             issues.append(Issue(("--local",), message))
-        if self.obstacle:
-            issues.append(Issue((env.HOME,), f"{self.obstacle}; set {env.HOME} to a folder you may write to", str(home)))
-        elif self.free < ENOUGH_SPACE:
-            message = (
-                f"{self.free // 2**20} MiB are left on the disk and {ENOUGH_SPACE // 2**20} are needed; "
-                f"make room, or set {env.HOME} to a folder on another disk"
-            )
-            issues.append(Issue((env.HOME,), message, str(home)))
+        disk_problem = self.disk_problem
+        if disk_problem:
+            issues.append(Issue((env.HOME,), disk_problem, str(home)))
         return issues
+
+    @property
+    def disk_problem(self) -> str:
+        """Reason why the home folder cannot hold a run, with a fix; "" if it can."""
+        if self.obstacle:
+            return f"{self.obstacle}; set {env.HOME} to a folder you may write to"
+        if self.free >= ENOUGH_SPACE:
+            return ""
+        return (
+            f"{self.free // 2**20} MiB are left on the disk and {ENOUGH_SPACE // 2**20} are needed; "
+            f"make room, or set {env.HOME} to a folder on another disk"
+        )
 
     def _gpu_issues(self, job: Job) -> list[Issue]:
         """Return at most one issue, about GPUs that the job requests and this machine lacks.
@@ -123,11 +129,11 @@ class Machine:
 
     def _total_gpu_issue(self, job: Job) -> Issue | None:
         """Return an issue if all pods that run at the same time need more GPUs than this machine has."""
-        first, *others = job.roles()  # the number of replicas of the first role can be reduced
+        first, *others = job.roles()  # trials, or the workers of a collection beside its learner
         free_gpus = self.gpus - sum(role.resources.gpus_for(role.pods) for role in others)
         if first.resources.gpus_for(first.pods) <= free_gpus:
             return None
-        possible_replicas = 0  # of the first role, in the GPUs that the others leave free
+        possible_replicas = 0  # trials or workers that the GPUs suffice for
         if first.resources.gpu_count:
             possible_replicas = first.resources.most_trials(max(0, free_gpus)) // first.nodes
         required = " and ".join(_request_text(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
@@ -196,18 +202,17 @@ def _request_text(role: Role, amount: str) -> str:
     return f"{role.count_text} with {amount}{distribution}"
 
 
-def gpus() -> int:
+def visible_gpus() -> int:
     """Return the number of NVIDIA's device files that `CUDA_VISIBLE_DEVICES` does not hide. No driver is loaded."""
-    devices = Path("/dev")
-    count = sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in devices.glob("nvidia*"))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    file_count = sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in Path("/dev").glob("nvidia*"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # such as "0,3"; "" or "-1" hides all
     if visible is None:
-        return count
+        return file_count
     visible_devices = [device for device in visible.split(",") if device.strip() not in ("", "-1")]
-    return min(count, len(visible_devices))
+    return min(file_count, len(visible_devices))
 
 
-def _memory() -> int | None:
+def _memory_bytes() -> int | None:
     """Return the size of this machine's memory in bytes; None if the system does not tell."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -227,10 +232,10 @@ def _nearest_folder(home: Path) -> tuple[Path, str]:
     return Path("/"), problem
 
 
-def _obstacle(home: Path, folder: Path) -> str:
-    """Return why home cannot be created or written, or "". `folder` is home or its nearest parent that exists."""
-    if not folder.is_dir():
-        return f"{folder} is not a folder"
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return "cannot be written" if folder == home else f"cannot be made: {folder} cannot be written"
+def _write_problem(home: Path, existing: Path) -> str:
+    """Return why home cannot be created or written, or "". `existing` is home or its nearest parent that exists."""
+    if not existing.is_dir():
+        return f"{existing} is not a folder"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return "cannot be written" if existing == home else f"cannot be made: {existing} cannot be written"
     return ""

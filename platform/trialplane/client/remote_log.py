@@ -55,7 +55,7 @@ def controller_lines(objects: Objects, run: str, follow: bool) -> Iterator[str] 
     for pod in objects.pods(run, names.CONTROLLER):
         statuses = (pod.get("status") or {}).get("initContainerStatuses") or []
         if any(status.get("name") == names.CONTROLLER and _has_started(status) for status in statuses):
-            return objects.cluster.pod_log(pod["metadata"]["name"], container=names.CONTROLLER, follow=follow)
+            return objects.cluster.pod_log(pod["metadata"]["name"], names.CONTROLLER, follow=follow)
     return None
 
 

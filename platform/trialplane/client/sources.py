@@ -31,17 +31,17 @@ class RunSources:
 
     Attributes:
         run: Run object; None if there is none.
+        desired: Desired state of the Run object, or else of the ledger.
         status: Status in the ledger; None if it is not there.
         alive: Whether a controller holds the run's lock.
         gateway_problem: Reason why the gateway could not be reached; "" if it was.
-        desired: Desired state of the Run object, or else of the ledger.
     """
 
     run: Run | None
-    status: RunStatus | None
-    alive: bool
-    gateway_problem: str
     desired: Desired
+    status: RunStatus | None = None
+    alive: bool = False
+    gateway_problem: str = ""
 
     @property
     def has_begun(self) -> bool:
@@ -68,16 +68,21 @@ class RunSources:
         """
         if self.status is None:
             return None
-        run, start_time = self.run, 0.0
-        if run is not None and not self.alive:
-            # A start is about to be recorded, so every status in the ledger is of an earlier one.
+        run = self.run
+        if run is None or self.alive:
+            start_time = 0.0  # the status is not outdated
+        elif run.is_observed and run.is_started and not run.is_deleted:
+            start_time = metadata.timestamp(run.status.started) or run.created
+        else:  # the Run names a start that the operator has not recorded yet, so the status is of an earlier one
             start_time = math.inf
-            if run.is_observed and run.is_started and not run.is_deleted:
-                start_time = metadata.timestamp(run.status.started) or run.created
         return LedgerView(self.status, alive=self.alive, begun=start_time)
 
-    def operator_view(self, command: str) -> OperatorView:
-        """Return the operator's view of the run. `command` shows whether the operator runs, for messages."""
+    def operator_view(self, operator_command: str) -> OperatorView:
+        """Return the operator's view of the run.
+
+        Args:
+            operator_command: Command that shows whether the operator runs, for messages.
+        """
         run = self.run
         if run is None:
             name = "" if self.status is None else self.status.run
@@ -86,7 +91,7 @@ class RunSources:
         if run.is_deleted:
             return OperatorView(RunState.PAUSED, "it is being removed")
         if not run.is_observed:
-            reason = run_status.join_reasons(_waiting_reason(run, command), self.gateway_problem)
+            reason = run_status.join_reasons(_unobserved_reason(run, operator_command), self.gateway_problem)
             return OperatorView(RunState.PENDING, reason)
         if run.state is RunState.RUNNING and self.gateway_problem:
             return OperatorView(run.state, run_status.join_reasons(self.gateway_problem, run.status.reason))
@@ -103,25 +108,21 @@ class RunSources:
         return OperatorView(RunState.PENDING, reason, waits=reported if lacks_slots else "")
 
 
-def status(sources: RunSources, operator: str) -> RunStatus:
+def status(sources: RunSources, operator_command: str) -> RunStatus:
     """Return the status of a run from both sources, with its owner and the digests of its images.
 
     The status has a warning for each image with more than one digest.
 
     Args:
         sources: Both sources of the run.
-        operator: Command that shows whether the operator runs.
-
-    Raises:
-        ValueError: Neither source knows the run.
+        operator_command: Command that shows whether the operator runs.
     """
     run = sources.run
     ledger = sources.ledger
     if ledger is None:
-        if run is None:
-            raise ValueError("neither the API server nor the gateway knows the run")
-        ledger = LedgerView(_status_of_object(run), begun=math.inf)
-    merged = run_status.current(ledger, sources.operator_view(operator))
+        assert run is not None, "one of the sources knows the run"
+        ledger = LedgerView(_status_of_object(run), begun=math.inf)  # older than any start: the operator's view decides
+    merged = run_status.current(ledger, sources.operator_view(operator_command))
     images = dict(merged.images)
     for image in run.status.images if run else ():
         images[image.image] = tuple(dict.fromkeys((*images.get(image.image, ()), image.digest)))
@@ -139,23 +140,23 @@ def _image_warnings(images: Mapping[str, Sequence[str]]) -> list[str]:
     ]
 
 
-def _waiting_reason(run: Run, operator: str) -> str:
-    """Return the reason why a Run waits, if the operator has not handled its newest spec yet."""
+def _unobserved_reason(run: Run, operator_command: str) -> str:
+    """Return the reason why a Run whose newest spec the operator has not handled yet waits."""
     if run.parsed.issues:
         return "; ".join(f"{issue.field}: {issue.message}" for issue in run.parsed.issues[:3])
-    if run.status.observedGeneration:
-        return f"the operator is about to follow the change; if that lasts, `{operator}` shows whether it runs"
+    if run.status.observedGeneration:  # it has handled an earlier spec
+        return f"the operator is about to follow the change; if that lasts, `{operator_command}` shows whether it runs"
     age = time.time() - run.created
     if age > PATIENCE:
-        return f"the operator has not answered for {age:.0f} s: is it running? `{operator}`"
+        return f"the operator has not answered for {age:.0f} s: is it running? `{operator_command}`"
     return "the operator is about to start it"
 
 
 def _status_of_object(run: Run) -> RunStatus:
     """Return the status of a run that only the API server knows."""
     if run.parsed.job is None or run.parsed.spec is None:
-        label = (run.manifest["metadata"].get("labels") or {}).get(names.JOB, "")
-        return RunStatus(run=run.name, job=label, state=RunState.UNKNOWN, trials=0, created=run.created, updated=time.time())
+        job = metadata.labels_of(run.manifest).get(names.JOB, "")
+        return RunStatus(run=run.name, job=job, state=RunState.UNKNOWN, trials=0, created=run.created, updated=time.time())
     pending = planning.pending_status(run.name, run.parsed.job, run.submitted)
     parallel = run.parsed.spec.parallel
     return pending if parallel is None else dataclasses.replace(pending, parallel=parallel)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trialplane import errors
-from trialplane.errors import InputError, Issue, RunNotFound
+from trialplane.errors import CheckResult, InputError, RunNotFound
 from trialplane.ledger.attempts import NO_LIMIT, Attempt
 from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState
@@ -67,13 +67,6 @@ class Log:
     trial: int | None = None
     attempt: int | None = None
     worker: int | None = None
-
-
-class CheckResult(NamedTuple):
-    """The result of a check of a target: issues, which prevent a run, and warnings."""
-
-    issues: list[Issue]
-    warnings: list[str]
 
 
 class AttemptsRead(NamedTuple):

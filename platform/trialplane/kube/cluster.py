@@ -166,6 +166,13 @@ class Cluster:
         manifest: dict[str, Any] = self._require_success(answer, "get", kind).json()
         return manifest
 
+    def list_if_allowed(self, kind: ObjectKind) -> list[dict[str, Any]] | None:
+        """Return the objects of a kind. None if this user may not list them."""
+        try:
+            return self.list(kind)
+        except TargetError:
+            return None
+
     def list(
         self, kind: ObjectKind, selector: str = "", fields: str = "", limit: int = 0, everywhere: bool = False
     ) -> list[dict[str, Any]]:
@@ -286,21 +293,18 @@ class Cluster:
         self._require_success(answer, "delete", kind)
         return True
 
-    def pod_log(self, pod: str, *, container: str = "", follow: bool = False, previous: bool = False) -> Iterator[str]:
-        """Yield the lines of a pod's log, with their line ends.
+    def pod_log(self, pod: str, container: str, *, follow: bool) -> Iterator[str]:
+        """Yield the lines of a container's log, with their line ends.
 
         Args:
             pod: Name of the pod.
-            container: Name of the container. "" for the pod's default.
+            container: Name of the container.
             follow: Continue until the container ends. There is no time limit, because TCP detects a lost connection.
-            previous: Read the log of the container's previous instance.
         """
-        path = f"{self._path(kinds.POD, pod)}/log"
-        options = {"container": container, "follow": "true" if follow else "", "previous": "true" if previous else ""}
         answer = self._send(
             "GET",
-            path,
-            query={key: value for key, value in options.items() if value},
+            f"{self._path(kinds.POD, pod)}/log",
+            query={"container": container, **({"follow": "true"} if follow else {})},
             body=None,
             content="",
             headers=None,
@@ -322,9 +326,7 @@ class Cluster:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Any = None,
         headers: Mapping[str, str] | None = None,
-        timeout: float = READ,
         namespace: str = "",
         scheme: str = "http",
     ) -> ApiResponse:
@@ -336,14 +338,11 @@ class Cluster:
             method: HTTP method.
             path: Path at the service.
             query: Query, by name.
-            body: Plain JSON values. None for no body.
             headers: Additional headers.
-            timeout: Time limit of the response, in seconds.
             namespace: Namespace of the service. "" for this one.
             scheme: "http" or "https".
         """
-        url_path = self._proxy_path(name, port, namespace, scheme) + path
-        return self.call(method, url_path, query=query, body=body, headers=headers, timeout=timeout)
+        return self.call(method, self._proxy_path(name, port, namespace, scheme) + path, query=query, headers=headers)
 
     @contextlib.contextmanager
     def service_stream(

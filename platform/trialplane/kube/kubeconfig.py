@@ -86,17 +86,16 @@ def read(context: str | None) -> KubeContext | None:
     documents = {file: _parsed_file(file) for file in _files()}
     if not documents:
         return None
-    current_contexts = [data["current-context"] for data in documents.values() if data.get("current-context")]
+    current_contexts = [fields["current-context"] for fields in documents.values() if fields.get("current-context")]
     name = context or (str(current_contexts[0]) if current_contexts else "")
     if not name:
         raise InputError(
             f"the kubeconfig {names()} has no current context; choose one with --context, or run here with --local"
         )
-    contexts, clusters, users = (_entries(documents, kind) for kind in ("contexts", "clusters", "users"))
+    contexts, clusters, users = (_fields_by_name(documents, section) for section in ("contexts", "clusters", "users"))
     if name not in contexts:
         raise InputError(refusal.no_context_message(name, list(contexts), names()))
-    context_fields = _fields(*contexts[name])
-    cluster_name, user_name = context_fields.get("cluster", ""), context_fields.get("user", "")
+    cluster_name, user_name = contexts[name].get("cluster", ""), contexts[name].get("user", "")
     missing = ""
     if cluster_name not in clusters:
         missing = f"cluster {cluster_name!r}"
@@ -104,12 +103,11 @@ def read(context: str | None) -> KubeContext | None:
         missing = f"user {user_name!r}"
     if missing:
         raise TargetError(f"the kubeconfig {names()} cannot be used: the {missing} of the context {name} is not in it")
-    cluster = _fields(*clusters[cluster_name])
-    user = _fields(*users[user_name]) if user_name else {}
+    cluster = clusters[cluster_name]
     if not str(cluster.get("server", "")).startswith(("http://", "https://")):
-        file, _ = clusters[cluster_name]
-        raise TargetError(f"the kubeconfig {file} cannot be used: the cluster of {name} has no server")
-    return KubeContext(name=name, namespace=context_fields.get("namespace", ""), cluster=cluster, user=user)
+        raise TargetError(f"the kubeconfig {names()} cannot be used: the cluster of {name} has no server")
+    user = users[user_name] if user_name else {}
+    return KubeContext(name=name, namespace=contexts[name].get("namespace", ""), cluster=cluster, user=user)
 
 
 def _files() -> list[Path]:
@@ -132,39 +130,36 @@ def _parsed_file(file: Path) -> Mapping[str, Any]:
         TargetError: The file cannot be read, is not YAML, or is not a mapping.
     """
     try:
-        data = yaml.load(file.read_bytes(), _LOADER)
+        document = yaml.load(file.read_bytes(), _LOADER)
     except (OSError, yaml.YAMLError) as error:
         raise TargetError(f"the kubeconfig {file} cannot be read: {_in_one_line(error)}") from error
-    if data is not None and not isinstance(data, dict):
+    if document is not None and not isinstance(document, dict):
         raise TargetError(f"the kubeconfig {file} cannot be used: it is not a mapping")
-    return data or {}
+    return document or {}
 
 
-def _entries(documents: Mapping[Path, Mapping[str, Any]], kind: str) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Return the contexts, clusters or users of all files, by name. Of several with one name, the first counts.
+def _fields_by_name(documents: Mapping[Path, Mapping[str, Any]], section: str) -> dict[str, dict[str, Any]]:
+    """Return the fields of the contexts, clusters or users in all files, by name. Of equal names, the first counts.
 
     Args:
         documents: Contents of the files.
-        kind: "contexts", "clusters" or "users".
-
-    Returns:
-        Name → file that contains the entry, and fields of the entry.
+        section: "contexts", "clusters" or "users": a list of entries such as `{"name": "lab", "cluster": {…}}`.
 
     Raises:
         TargetError: An entry has another form.
     """
-    by_name: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for file, data in documents.items():
+    by_name: dict[str, dict[str, Any]] = {}
+    for file, document in documents.items():
         try:
-            for item in data.get(kind) or []:
-                fields = item.get(kind.removesuffix("s"))
-                by_name.setdefault(item["name"], (file, dict(fields or {})))
+            for entry in document.get(section) or []:
+                fields = dict(entry.get(section.removesuffix("s")) or {})
+                by_name.setdefault(entry["name"], _with_absolute_paths(file, fields))
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise TargetError(f"the kubeconfig {file} cannot be used: {kind} is not a list of named {kind}") from error
+            raise TargetError(f"the kubeconfig {file} cannot be used: {section} is not a list of named {section}") from error
     return by_name
 
 
-def _fields(file: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
+def _with_absolute_paths(file: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an entry that are not empty, with absolute paths.
 
     Args:

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -135,15 +135,10 @@ class Objects:
 
     Args:
         cluster: Client of the cluster.
-        pause: Function that waits for a number of seconds.
-
-    Attributes:
-        cluster: See above.
     """
 
-    def __init__(self, cluster: Cluster, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._pause = pause
 
     @functools.cached_property
     def site(self) -> Site:
@@ -219,9 +214,11 @@ class Objects:
             RunExists: The name is taken, by another submission or by an object that does not belong to a run.
         """
         manifest, *code_manifests = runs.manifests(plan, self.cluster.namespace, submitted, self.user)
-        manifest["spec"] |= {"state": runs.state_name(state), **({"resumes": resumes} if resumes else {})}
+        manifest["spec"]["state"] = runs.state_name(state)
+        if resumes:
+            manifest["spec"]["resumes"] = resumes
         # None: the Run exists, with other values in fields that an earlier submission has set.
-        applied = self.cluster.apply(manifest, _manager(manifest), force=False)
+        applied = self.cluster.apply(manifest, _field_manager(manifest), force=False)
         uid = self._existing_uid(plan) if applied is None else str(applied.manifest["metadata"]["uid"])
         try:
             self._apply_code(plan, uid, code_manifests)
@@ -270,7 +267,7 @@ class Objects:
                     f"the Run {name} in {self.cluster.location} was not removed within {PATIENCE:.0f} s; "
                     f"`kubectl --context {self.cluster.context} -n {self.cluster.namespace} describe run {name}` shows why"
                 )
-            self._pause(PAUSE)
+            time.sleep(PAUSE)
 
     def wait_until_pods_terminate(self, name: str) -> None:
         """Wait until each pod of a run is deleted or is being deleted (Terminating).
@@ -289,7 +286,7 @@ class Objects:
                     f"within {PATIENCE:.0f} s; `kubectl --context {self.cluster.context} -n {self.cluster.namespace} "
                     f"describe run {name}` shows why"
                 )
-            self._pause(PAUSE)
+            time.sleep(PAUSE)
 
     def submission(self, run: Run) -> Submission | None:
         """Return the submission of a run, from its Run and its ConfigMaps. None if a part is missing or unreadable."""
@@ -375,8 +372,8 @@ class Objects:
                 self.cluster.create(kinds.CONFIG_MAP, {**manifest, "metadata": {**manifest["metadata"], **owners}})
 
 
-def _manager(run: Mapping[str, Any]) -> str:
-    """Return the name of a submission's field manager.
+def _field_manager(run: Mapping[str, Any]) -> str:
+    """Return the name of the field manager with which a Run is submitted.
 
     Every submission has a different name, so the API server refuses to apply another submission to an existing Run.
     """

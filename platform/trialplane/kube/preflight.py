@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from trialplane.errors import Issue
+from trialplane.errors import CheckResult, Issue
 from trialplane.job.cluster import Cluster
 from trialplane.job.kinds import Job, Role
 from trialplane.job.resources import Resources
@@ -44,7 +45,7 @@ class ClusterSnapshot:
     queues: frozenset[str] | None = None
 
 
-def check(job: Job, ray_cluster: KubeObject, snapshot: ClusterSnapshot) -> tuple[list[Issue], list[str]]:
+def check(job: Job, ray_cluster: KubeObject, snapshot: ClusterSnapshot) -> CheckResult:
     """Return the issues and the warnings of a run with regard to nodes and queue.
 
     Args:
@@ -58,7 +59,7 @@ def check(job: Job, ray_cluster: KubeObject, snapshot: ClusterSnapshot) -> tuple
         existing_queues = ", ".join(sorted(snapshot.queues))
         hint = f"there are: {existing_queues}" if existing_queues else "there is none (is Kueue installed?)"
         issues.append(Issue(("cluster", "queue"), f"there is no LocalQueue {queue} in the namespace; {hint}"))
-    return issues, warnings
+    return CheckResult(issues, warnings)
 
 
 def chart_issues(job: Job, site: Site) -> list[Issue]:
@@ -83,16 +84,15 @@ def data_issues(job: Job, claim: str) -> list[Issue]:
     """
     if claim or job.cluster.image is not None:  # the user's own image may contain the files
         return []
-    values = {name: job.params.get(name) for name in job.inputs}
-    named_inputs = [
-        (name, path) for name, value in values.items() for path in (value if isinstance(value, list) else [value])
-    ]
     remedy = "helm upgrade --set data.enabled=true creates one, data.existingClaim names yours; see `platform docs storage`"
-    return [
-        Issue(("params", name), f"{path} is not available to the trials: the chart has no data volume; {remedy}")
-        for name, path in named_inputs
-        if isinstance(path, str) and PurePosixPath(path).is_relative_to(cluster.DATA)
-    ]
+    issues: list[Issue] = []
+    for name in job.inputs:
+        value = job.params.get(name)
+        for path in value if isinstance(value, list) else [value]:
+            if isinstance(path, str) and PurePosixPath(path).is_relative_to(cluster.DATA):
+                problem = f"{path} is not available to the trials: the chart has no data volume; {remedy}"
+                issues.append(Issue(("params", name), problem))
+    return issues
 
 
 def install_issues(job: Job, is_allowed: bool) -> list[Issue]:
@@ -190,21 +190,7 @@ def placement_issues(job: Job, site: Site) -> list[Issue]:
         issues.append(_not_allowed_issue(("cluster", "priority_class"), item, "priorityClasses"))
     roles_by_path = {_placement_path(job, role): role for role in job.roles()}  # several roles may share a section
     for path, role in roles_by_path.items():
-        for key, value in role.cluster.node_selector.items():
-            if site.node_selector.get(key, value) != value:
-                text = f"trial pods of this namespace run on nodes with {key}={site.node_selector[key]}; leave it out"
-                issues.append(Issue((*path, "node_selector", key), text))
-        # By convention, nodes with GPUs have a taint with the name of the resource.
-        request = GpuRequest.of(role, site)
-        gpu_tolerations = (
-            [] if request is None else [{"key": request.resource, "operator": "Exists", "effect": "NoSchedule"}]
-        )
-        allowed_tolerations = [*gpu_tolerations, *site.tolerations, *allowed.tolerations]
-        for number, toleration in enumerate(role.cluster.tolerations):
-            fields = toleration.model_dump(exclude_none=True)
-            if not any(_covers(entry, fields) for entry in allowed_tolerations):
-                item = f"toleration of the taint {toleration.key or 'of every key'}"
-                issues.append(_not_allowed_issue((*path, "tolerations", number), item, "tolerations"))
+        issues += _node_issues(role, path, site)
     for field, values, allowed_keys in (
         ("labels", requested.labels, allowed.labels),
         ("annotations", requested.annotations, allowed.annotations),
@@ -213,6 +199,25 @@ def placement_issues(job: Job, site: Site) -> list[Issue]:
             # An entry that ends with / allows all keys with this prefix.
             if not any(key == entry or (entry.endswith("/") and key.startswith(entry)) for entry in allowed_keys):
                 issues.append(_not_allowed_issue(("cluster", field, key), f"{field.removesuffix('s')} {key}", field))
+    return issues
+
+
+def _node_issues(role: Role, path: tuple[str, ...], site: Site) -> list[Issue]:
+    """Return issues of a role's node selector and tolerations, which are in the job's section `path`."""
+    issues: list[Issue] = []
+    for key, value in role.cluster.node_selector.items():
+        if site.node_selector.get(key, value) != value:
+            text = f"trial pods of this namespace run on nodes with {key}={site.node_selector[key]}; leave it out"
+            issues.append(Issue((*path, "node_selector", key), text))
+    allowed_tolerations = [*site.tolerations, *site.allowed.tolerations]
+    gpu_request = GpuRequest.of(role, site)
+    if gpu_request is not None:  # by convention, nodes with GPUs have a taint with the name of the resource
+        allowed_tolerations.append({"key": gpu_request.resource, "operator": "Exists", "effect": "NoSchedule"})
+    for number, toleration in enumerate(role.cluster.tolerations):
+        fields = toleration.model_dump(exclude_none=True)
+        if not any(_covers(entry, fields) for entry in allowed_tolerations):
+            item = f"toleration of the taint {toleration.key or 'of every key'}"
+            issues.append(_not_allowed_issue((*path, "tolerations", number), item, "tolerations"))
     return issues
 
 
@@ -277,12 +282,12 @@ def requested_resources(pod: KubeObject) -> dict[str, decimal.Decimal]:
     return total
 
 
-def _check_nodes(job: Job, ray_cluster: KubeObject, nodes: Sequence[KubeObject] | None) -> tuple[list[Issue], list[str]]:
+def _check_nodes(job: Job, ray_cluster: KubeObject, nodes: Sequence[KubeObject] | None) -> CheckResult:
     """Return the issues and warnings of pods that fit no node. None for `nodes` if the user may not list them."""
     if nodes is None:
-        if any(role.resources.gpus for role in job.roles()):
-            return [], ["nodes may not be listed, so it was not checked whether one has the GPUs of a trial"]
-        return [], []
+        uses_gpus = any(role.resources.gpus for role in job.roles())
+        warning = "nodes may not be listed, so it was not checked whether one has the GPUs of a trial"
+        return CheckResult(issues=[], warnings=[warning] if uses_gpus else [])
     issues: list[Issue] = []
     warnings: list[str] = []
     checked: list[tuple[Resources, Cluster]] = []  # roles with equal pods get an issue only once
@@ -293,10 +298,10 @@ def _check_nodes(job: Job, ray_cluster: KubeObject, nodes: Sequence[KubeObject] 
         role_issues, role_warnings = _check_role_nodes(job, role, group["template"], nodes)
         issues += role_issues
         warnings += role_warnings
-    return issues, warnings
+    return CheckResult(issues, warnings)
 
 
-def _check_role_nodes(job: Job, role: Role, pod: KubeObject, nodes: Sequence[KubeObject]) -> tuple[list[Issue], list[str]]:
+def _check_role_nodes(job: Job, role: Role, pod: KubeObject, nodes: Sequence[KubeObject]) -> CheckResult:
     """Return the issues and warnings of one role with regard to nodes.
 
     Either no node is large enough for one of its pods, or the nodes have no room for all pods of one trial together. Too few
@@ -308,10 +313,12 @@ def _check_role_nodes(job: Job, role: Role, pod: KubeObject, nodes: Sequence[Kub
         pod: Template of its pods.
         nodes: All nodes.
     """
-    selected_nodes = [node for node in nodes if _selects(pod["spec"].get("nodeSelector") or {}, node)]
+    node_selector = pod["spec"].get("nodeSelector") or {}
+    selected_nodes = [node for node in nodes if _selects(node_selector, node)]
     if not selected_nodes and nodes:
-        labels = ", ".join(f"{key}={value}" for key, value in (pod["spec"].get("nodeSelector") or {}).items())
-        return [], [f"no node has the labels {labels} now; {role.title} waits until one appears"]
+        labels = ", ".join(f"{key}={value}" for key, value in node_selector.items())
+        warning = f"no node has the labels {labels} now; {role.title} waits until one appears"
+        return CheckResult(issues=[], warnings=[warning])
     requested = requested_resources(pod)
     subject = f"each pod of {role.title}" if role.gang else role.title
     issues, warnings = _check_largest_nodes(job, role, subject, requested, selected_nodes)
@@ -321,12 +328,12 @@ def _check_role_nodes(job: Job, role: Role, pod: KubeObject, nodes: Sequence[Kub
             warnings.append(
                 f"{subject} starts when all {role.nodes} are ready, and the nodes have room for {room}; it waits for more"
             )
-    return issues, warnings
+    return CheckResult(issues, warnings)
 
 
 def _check_largest_nodes(
     job: Job, role: Role, subject: str, requested: Mapping[str, decimal.Decimal], nodes: Sequence[KubeObject]
-) -> tuple[list[Issue], list[str]]:
+) -> CheckResult:
     """Return the issues and warnings of resources of which a pod requests more than any node has.
 
     Args:
@@ -353,13 +360,12 @@ def _check_largest_nodes(
         largest_text = f"the largest node that it may run on has {_format(resource, largest)}"
         message = f"{subject} requests {_format(resource, needed)}, and {largest_text}"
         if resource == gpu_resource:
-            # Rounded up: so many of the largest nodes have all GPUs of a trial together.
-            node_count = -(-int(needed) * role.nodes // int(largest))
-            remedy = job.gpu_advice(role.field, gpus=int(largest), nodes=node_count)
+            sufficient_nodes = math.ceil(needed * role.nodes / largest)  # that have all GPUs of a trial together
+            remedy = job.gpu_advice(role.field, gpus=int(largest), nodes=sufficient_nodes)
             issues.append(Issue((role.field, field), f"{message}; {remedy}"))
         else:
             warnings.append(f"{message}; it waits until a larger one appears")
-    return issues, warnings
+    return CheckResult(issues, warnings)
 
 
 def _pods_that_fit(node: KubeObject, requested: Mapping[str, decimal.Decimal]) -> int:

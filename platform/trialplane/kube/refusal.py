@@ -55,12 +55,13 @@ def error(status: int, data: bytes, verb: str, resource: str, namespace: str, co
         return TargetError(_forbidden_message(message, verb, resource, namespace, context))
     if status == 403 or (status == 422 and _POLICY.search(message)):
         return InputError(f"{target} refuses the request: {denial_reason(message)}")
-    if status == 404 and resource == _RAY and not is_about_an_object(data):
+    is_kind_unknown = status == 404 and not is_about_an_object(data)
+    if is_kind_unknown and resource == _RAY:
         return TargetError(
             f"the cluster {context} does not know {resource}: the KubeRay operator (1.6 or newer) is not installed; a "
             "cluster administrator installs it, see `platform docs cluster`"
         )
-    if status == 404 and resource == _RUNS and not is_about_an_object(data):
+    if is_kind_unknown and resource == _RUNS:
         return TargetError(
             f"the cluster {context} does not know {resource}: trialplane is not installed there, or its chart is older than "
             "this `platform`; a cluster administrator runs `kubectl apply --server-side -f charts/platform/crds/`, then "
@@ -88,10 +89,12 @@ def denial_reason(message: str) -> str:
         return match.group(1).strip()
     if "exceeded quota" in message:
         quota = message[message.index("exceeded quota") :].strip()
-        remedy = (
-            "`platform list` shows runs, `platform delete RUN` makes room, and an administrator raises `counts` of the team"
+        if "count/" not in quota:  # a quota of resources; `count/runs.trialplane.io` limits the number of Runs
+            return quota
+        return (
+            f"{quota}; `platform list` shows runs, `platform delete RUN` makes room, and an administrator raises `counts` "
+            "of the team in the chart's values, see `platform docs teams`"
         )
-        return f"{quota}; {remedy} in the chart's values, see `platform docs teams`" if "count/" in quota else quota
     if "violates PodSecurity" in message:
         return message[message.index("violates PodSecurity") :].strip()
     return message

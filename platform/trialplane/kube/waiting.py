@@ -6,6 +6,7 @@ passes by itself, such as the pull of an image, is distinguished from one that d
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import re
@@ -115,7 +116,8 @@ def pod_wait(pod: KubeObject, events: Iterable[KubeObject] = ()) -> Wait | None:
         return scheduling_wait
     containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     for container in containers:
-        if wait := _image_wait(container) or _container_wait(container):
+        wait = _image_wait(container) or _container_wait(container)
+        if wait is not None:
             return _with_log_command(pod, container, wait) if _has_log(container) else wait
     running_names = [container.get("name") for container in containers if "running" in (container.get("state") or {})]
     if names.INSTALL in running_names:
@@ -153,9 +155,10 @@ def _pods_reason(ray_cluster: KubeObject, pods: Sequence[KubeObject], events: Se
         return (
             _creation_refusal(events, "HeadPod") or _creation_refusal(events) or "KubeRay is creating the controller's pod"
         )
-    waits = [(head, wait) for head in heads if (wait := pod_wait(head, events))]
-    if waits:
-        head, wait = waits[0]
+    for head in heads:
+        wait = pod_wait(head, events)
+        if wait is None:
+            continue
         text = f"the controller's pod {head['metadata']['name']} {wait.text}"
         # Before the head runs, trial pods that are starting are not reported. A refusal is, because it does not pass.
         trials_refusal = _creation_refusal(events, "WorkerPod") if len(trials) < _desired_workers(ray_cluster) else ""
@@ -171,9 +174,8 @@ def _trial_pods_reason(ray_cluster: KubeObject, pods: Sequence[KubeObject], even
     """
     desired = _desired_workers(ray_cluster)
     waits = [wait for pod in pods if (wait := pod_wait(pod, events))]
-    counts: dict[str, int] = {}  # reason → number of pods
-    for wait in sorted(waits, key=lambda wait: not wait.stuck):
-        counts[wait.text] = counts.get(wait.text, 0) + 1
+    stuck_first = sorted(waits, key=lambda wait: not wait.stuck)
+    counts = collections.Counter(wait.text for wait in stuck_first)  # keeps this order
     total = max(desired, len(pods))
     parts = [f"{count} of {total} trial pods: {'it' if count == 1 else 'each'} {text}" for text, count in counts.items()]
     missing = desired - len(pods)
@@ -250,10 +252,10 @@ def _scheduling_wait(pod: KubeObject) -> Wait | None:
         if condition.get("reason") == "SchedulingGated":
             return Wait("waits for its scheduling gate to be lifted, by Kueue for example", stuck=False)
         if "persistentvolumeclaim" in message.lower():
-            return Wait(f"waits for its volume: {message}; `kubectl get pvc` shows {_claims(pod)}", stuck=True)
+            return Wait(f"waits for its volume: {message}; `kubectl get pvc` shows {_claim_names(pod)}", stuck=True)
         resources = list(dict.fromkeys(_LACKING_RESOURCE.findall(message)))
         if resources:
-            amounts = ", ".join(f"{_amount(pod, resource)} {resource}".strip() for resource in resources)
+            amounts = ", ".join(f"{_requested_amount(pod, resource)} {resource}".strip() for resource in resources)
             return Wait(f"fits no node, for lack of {amounts} ({message})", stuck=True)
         return Wait(f"fits no node ({message})" if message else "fits no node", stuck=True)
     return None
@@ -360,7 +362,7 @@ def _exit_text(terminated: KubeObject) -> str:
     return f"with exit code {code}" + (f" ({reason})" if reason not in ("", "Error") else "")
 
 
-def _amount(pod: KubeObject, resource: str) -> str:
+def _requested_amount(pod: KubeObject, resource: str) -> str:
     """Return the amount of a resource that a pod requests. "" if several of its containers or none request it."""
     amounts = [
         requested
@@ -370,7 +372,7 @@ def _amount(pod: KubeObject, resource: str) -> str:
     return str(amounts[0]) if len(amounts) == 1 else ""
 
 
-def _claims(pod: KubeObject) -> str:
+def _claim_names(pod: KubeObject) -> str:
     """Return the names of a pod's PersistentVolumeClaims, separated by commas."""
     volumes = (pod.get("spec") or {}).get("volumes") or []
     return ", ".join(
