@@ -37,6 +37,25 @@ def test_a_script_that_reads_no_arguments_is_refused(platform: Platform, script:
     assert "--param steps=1: params.steps: has no effect" in result.stderr
 
 
+@pytest.mark.parametrize("text", ["rate = 0.1\nsteps = 2\n", "if __name__ == '__main__':\n    rate = 0.1\n    steps = 2\n"])
+def test_constants_of_a_script_that_reads_no_arguments_are_replaced(platform: Platform, script: Path, text: str) -> None:
+    script.write_text(f"{text}print('accuracy=1')\n")
+    words = ("--space", "rate=0..1", "--param", "steps=3", "--objective", "accuracy:max")
+    words += ("--local", "--dry-run", "-o", "json")
+    result = platform("submit", "hpo", f"./{script}", *words)
+    assert result.exit_code == 0 and json.loads(result.stdout)["job"]["arguments"]["items"] == ["{globals}"], result.stderr
+    assert "fit.py reads no arguments: each trial sets steps, rate in a copy of its text" in result.stderr
+    assert "copy of its text" not in platform("submit", "hpo", f"./{script}", *words, "--set", "arguments=globals").stderr
+
+
+@pytest.mark.parametrize("text", ["def fit(rate=0.1): ...\n", "rate = 0.1\nimport argparse\n", "rate = other()\n"])
+def test_other_values_of_a_script_are_not_replaced_by_themselves(platform: Platform, script: Path, text: str) -> None:
+    script.write_text(text)
+    words = ("--space", "rate=0..1", "--objective", "accuracy:max", "--local", "--dry-run", "-o", "json")
+    result = platform("submit", "hpo", f"./{script}", *words)
+    assert result.exit_code == 2 or json.loads(result.stdout)["job"]["arguments"] is None
+
+
 def test_a_script_needs_no_file(platform: Platform, script: Path) -> None:
     words = ("--space", "lr=1e-4..1e-1:log", "--space", "opt=adam,sgd", "--objective", "accuracy:max", "--trials", "7")
     result = platform("submit", "hpo", f"./{script}", *words, "--local", "--dry-run", "-o", "json")

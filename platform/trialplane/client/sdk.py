@@ -26,7 +26,7 @@ from trialplane.client.run import RunHandle, SubmissionOutcome
 from trialplane.client.target import Target
 from trialplane.errors import InputError, Issue, RunNotFound, SpecError
 from trialplane.importing import script_folder
-from trialplane.job import inputs, load, requirements, short_forms
+from trialplane.job import arguments, inputs, load, requirements, short_forms
 from trialplane.job.kinds import Job, Study
 from trialplane.job.load import Flag
 from trialplane.plan import pack as packing
@@ -192,6 +192,10 @@ class Platform:
         except SpecError as error:
             findings.issues += error.issues
             return None
+        uses_globals = request.script and arguments.GLOBALS in str(getattr(job, "arguments", None))
+        if uses_globals and not any(text.startswith("arguments") for text in request.sets):
+            names = ", ".join([*job.params, *job.search.names])
+            findings.notes.append(f"{request.script} reads no arguments: each trial sets {names} in a copy of its text")
         is_remote = request.offline or self.target.remote
         data_folder = cluster.DATA if is_remote else ""
         findings.issues += inputs.check_inputs(job, folder, data_folder, is_remote=is_remote)

@@ -25,6 +25,7 @@ from trialplane.job import (
     entrypoint,
     fixed_params,
     mlflow_names,
+    reach,
     requirements,
     settings,
     short_forms,
@@ -197,6 +198,10 @@ def load_job(
 
     # At last the whole job, and the code that it names.
     judgment = verdict.judge(job_draft, has_objective, valid_paths=_valid_environment_paths(job_file, base_judgment))
+    takes_any = bool(script) and job_draft.data.get("arguments") is None
+    if takes_any and judgment.job is not None and reach.are_constants(judgment.job, folder):
+        job_draft.set(("arguments",), arguments.GLOBALS, Origin(source))
+        judgment = verdict.judge(job_draft, has_objective, valid_paths=())
     issues += judgment.issues
     issues += _code_issues(job_draft, judgment, folder)
     if issues or judgment.job is None:

@@ -77,6 +77,22 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
         yield Issue((fields[name], name), f"has no effect, because it does not reach the program: {remedy}")
 
 
+def are_constants(job: Job, folder: Path) -> bool:
+    """Return whether all parameters of a script are constants at its top level or in its main block, and no arguments.
+
+    Args:
+        job: The job, without packages.
+        folder: The job's folder.
+    """
+    names, script = {*job.params, *job.search.names}, getattr(job, "script", None)
+    if not names or job.search.function or not script or not (folder / script).is_file():
+        return False
+    file = next(_files(folder / script, (folder,)))
+    assignments = {} if file is None else arguments.first_assignments(file.tree)
+    has_constants = all(name in assignments and isinstance(assignments[name].value, ast.Constant) for name in names)
+    return has_constants and names <= set(_unread_spots(folder / script, (folder,), names) or ())
+
+
 def _command_remedies(command: Sequence[str], roots: Sequence[Path], names: Collection[str]) -> dict[str, str]:
     """Return the ways to give parameters to a command, by their names. Empty if it may read them in another way.
 
