@@ -187,7 +187,7 @@ def load_job(
     commented_params = {} if script else _commented_params(folder / FILE)
     if params:
         fixed_params.fix_parameters(job_draft, params, commented_params, accepts_new=bool(script))
-    # Names that overrides may set. So they are collected before the overrides, which would add their own.
+    # Names that overrides may set: collected before the overrides, which would add their own.
     profile_data = [job_file.data["profiles"][name] for name in other_profiles]
     known_names = fixed_params.parameter_names(base.data, job_draft.data, *profile_data)
     names_in_file = _names_in_settings_file(job_draft.data.get("arguments"), folder)
@@ -258,7 +258,7 @@ def _names_in_settings_file(job_arguments: Any, folder: Path) -> Collection[str]
 
 
 def _is_float(name: str, data: Mapping[str, Any], commented_params: Mapping[str, str]) -> bool:
-    """Return whether a parameter is a float by its fixed or first value, by its range, or by its value in a comment.
+    """Return whether a parameter is a float by its value in `params` or a first point, its range, or a comment.
 
     Args:
         name: Name of the parameter.
@@ -269,13 +269,10 @@ def _is_float(name: str, data: Mapping[str, Any], commented_params: Mapping[str,
     first_point = points[0] if isinstance(points, list) and points else None
     sections = [data.get("params"), data.get("space"), first_point]
     values = [section[name] for section in sections if isinstance(section, dict) and name in section]
-    with contextlib.suppress(SpecError):
+    with contextlib.suppress(SpecError):  # a comment may be any text
         values.append(document.scalar(commented_params.get(name, ""), name))
-    for value in values:
-        is_float_range = isinstance(value, dict) and value.get("type") == "float"
-        if isinstance(value, float) or is_float_range:
-            return True
-    return False
+    ranges = [value for value in values if isinstance(value, dict)]
+    return any(isinstance(value, float) for value in values) or any(fields.get("type") == "float" for fields in ranges)
 
 
 def _apply_overrides(
@@ -300,31 +297,34 @@ def _apply_overrides(
     without_overrides = job_draft.copy()
     overridden: dict[str, tuple[Place, Any]] = {}
     for assignment_text in sets:
-        field_and_value = _apply_assignment(job_draft, assignment_text)
-        if field_and_value is not None:
-            overridden[f"--set {assignment_text}"] = field_and_value
-    for field, value in overrides.items():
-        flag = value if isinstance(value, Flag) else Flag(value, "--" + field.replace("_", "-"))
-        if flag.value is None:
+        try:
+            field, value, source = document.assignment(assignment_text)
+        except SpecError as error:
+            job_draft.issues += error.issues
             continue
         field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
-        new_value = flag.value
-        is_space_flag = flag.source.startswith("--space ")
+        job_draft.set(field_path, value, Origin(source))
+        overridden[f"--set {assignment_text}"] = (field_path, value)
+    for field, value_or_flag in overrides.items():
+        is_flag = isinstance(value_or_flag, Flag)
+        value, source = value_or_flag if is_flag else (value_or_flag, "--" + field.replace("_", "-"))
+        if value is None:
+            continue
+        field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
+        is_space_flag = source.startswith("--space ")
         if is_space_flag and arguments.HYDRA not in str(job_draft.data.get("arguments")):  # its other names are unknown
             try:
-                name = fixed_params.full_name(str(field_path[1]), {*known_names, *commented_params}, flag.source)
+                name = fixed_params.full_name(str(field_path[1]), {*known_names, *commented_params}, source)
             except SpecError as error:
                 job_draft.issues += error.issues
                 continue
             field_path = ("space", name)
         if is_space_flag and _is_float(str(field_path[1]), without_overrides.data, commented_params):
-            new_value = short_forms.with_float_range(new_value)  # `--space lr=0..1` has whole numbers, and lr is a float
-        if flag.source.startswith("--objective ") and job_draft.data.keys() & {"script", "command"}:
-            new_value = [
-                {**objective, "metric": mlflow_names.program_metric(objective["metric"])} for objective in new_value
-            ]
-        job_draft.set(field_path, new_value, Origin(flag.source))
-        overridden[flag.source] = (field_path, new_value)
+            value = short_forms.with_float_range(value)  # `--space lr=0..1` has whole numbers, and lr is a float
+        if source.startswith("--objective ") and job_draft.data.keys() & {"script", "command"}:
+            value = [{**objective, "metric": mlflow_names.program_metric(objective["metric"])} for objective in value]
+        job_draft.set(field_path, value, Origin(source))
+        overridden[source] = (field_path, value)
     for name, amount in training.scaled_resources(without_overrides.data, job_draft.data).items():
         if job_draft.origin(("resources", name)).source not in overridden:  # an amount on the command line stays
             job_draft.data["resources"][name] = amount
@@ -337,8 +337,8 @@ def _kind_issues(job_draft: Draft, kind: str | None) -> list[Issue]:
     Also empty if the job's kind is invalid, which the validation reports.
     """
     actual_kind = job_draft.data.get("kind")
-    # In a list, because the kind may be any YAML: to look up a list or a mapping in CLASSES would raise an error.
-    if kind is None or actual_kind == kind or actual_kind not in list(CLASSES):
+    is_valid = actual_kind in list(CLASSES)  # a list, because the kind may be any YAML, also what is not hashable
+    if kind is None or actual_kind == kind or not is_valid:
         return []
     origin = job_draft.origin(("kind",))
     name = job_draft.data["name"]
@@ -355,7 +355,7 @@ def _valid_environment_paths(job_file: Document, base_judgment: verdict.Judgment
         job_file: The job file.
         base_judgment: Result of validating the job without a profile.
     """
-    fields_with_issues = {issue.field for issue in base_judgment.issues}  # unlike `broken`, with the path of each entry
+    fields_with_issues = {issue.field for issue in base_judgment.issues}  # `broken` only says that some entry has one
     environment = job_file.data.get("environment")
     names = environment if isinstance(environment, dict) else {}
     return [("environment", name) for name in names if f"environment.{name}" not in fields_with_issues]
@@ -383,17 +383,15 @@ def _profiles(job_file: Document) -> tuple[list[str], list[Issue]]:
     if not isinstance(profiles, dict):
         message = "must be a mapping of names to fields: max: {trials: 800}"
         return [], [Issue(("profiles",), message, source=job_file.source, line=job_file.lines[("profiles",)])]
-    issues = [
-        Issue(
-            ("profiles", name),
-            "must be a mapping of fields",
-            source=job_file.source,
-            line=job_file.lines[("profiles", name)],
-        )
-        for name, fields in profiles.items()
-        if not isinstance(fields, dict)
-    ]
-    return [name for name, fields in profiles.items() if isinstance(fields, dict)], issues
+    valid_names: list[str] = []
+    issues: list[Issue] = []
+    for name, fields in profiles.items():
+        path = ("profiles", name)
+        if isinstance(fields, dict):
+            valid_names.append(name)
+        else:
+            issues.append(Issue(path, "must be a mapping of fields", job_file.source, job_file.lines[path]))
+    return valid_names, issues
 
 
 def _apply_profile(job_draft: Draft, job_file: Document, name: str) -> None:
@@ -437,8 +435,8 @@ def _apply_environment(job_draft: Draft, environ: Mapping[str, str]) -> None:
 
     An empty variable changes nothing. If the field has a list so far, a variable may separate the new items by commas.
     """
-    variables = job_draft.data.get("environment")
-    for variable, field in variables.items() if isinstance(variables, dict) else ():
+    field_by_variable = job_draft.data.get("environment")
+    for variable, field in field_by_variable.items() if isinstance(field_by_variable, dict) else ():
         text = environ.get(variable, "")
         if not text.strip() or not isinstance(field, str):
             continue
@@ -450,32 +448,17 @@ def _apply_environment(job_draft: Draft, environ: Mapping[str, str]) -> None:
                 value = [document.scalar(part, variable) for part in text.split(",") if part.strip()]
         except SpecError:
             value = text  # a string that is not valid YAML
-        if is_number(old) and not is_number(value) and value is not None:
+        is_unset = value is None  # null
+        if is_number(old) and not is_number(value) and not is_unset:
             job_draft.issues.append(Issue((field,), f"must be a number like {old}, not {text!r}", source=variable))
         else:
             job_draft.set(field_path, value, Origin(variable))
 
 
-def _apply_assignment(job_draft: Draft, assignment_text: str) -> tuple[Place, Any] | None:
-    """Apply an assignment `field=value` to a draft.
-
-    Returns:
-        The path of the field and the value. None if the assignment is invalid, which adds an issue to the draft.
-    """
-    try:
-        field, value, source = document.assignment(assignment_text)
-    except SpecError as error:
-        job_draft.issues += error.issues
-        return None
-    field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
-    job_draft.set(field_path, value, Origin(source))
-    return field_path, value
-
-
 def _code_issues(job_draft: Draft, judgment: verdict.Judgment, folder: Path) -> list[Issue]:
     """Return the issues of the files that the job names, each with the line of the job file or of the code.
 
-    Empty if too little of the job is valid, or its kind is not: the default entrypoint depends on the kind.
+    Empty if too little of the job is valid to tell which files it names: the default entrypoint depends on the kind.
     """
     if judgment.partial is None or ("kind",) in judgment.broken:
         return []

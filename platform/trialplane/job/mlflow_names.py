@@ -18,7 +18,7 @@ def parameter(name: str) -> str:
 
 
 def metric(text: str) -> str:
-    """Return the name under which MLflow accepts a metric; "" if no character of it is allowed."""
+    """Return the name under which MLflow accepts a metric: NDCG_10 for NDCG@10. "" if no character of it is allowed."""
     cleaned = re.sub(r"[^\w./ -]", "_", text).strip("/. ")
     return re.sub(r"/+", "/", cleaned)[:LONGEST]
 

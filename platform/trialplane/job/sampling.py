@@ -48,8 +48,11 @@ class _Algorithm(models.Model):
 
     @property
     def choice(self) -> Choice:
-        """Optuna's class and its options."""
-        return find_choice(type(self).kind, self.name)
+        """Its class and the options of that. The options of a class of another package are unknown, and so empty."""
+        if is_class(self.name):
+            objectives = 1 if self.name.startswith(_TUNE) else None  # the platform gives a searcher of Ray Tune one metric
+            return Choice(cls=self.name, options={}, platform={"seed": "seed"}, objectives=objectives)
+        return options.TABLES[type(self).kind][self.name]
 
 
 class Sampler(_Algorithm):
@@ -104,17 +107,6 @@ def is_class(name: str) -> bool:
     return ":" in name
 
 
-def find_choice(kind: ValueKind, name: str) -> Choice:
-    """Return the class and the options of a sampler or pruner with a valid name.
-
-    The options of a class of another package are unknown, so they are empty.
-    """
-    if is_class(name):
-        objectives = 1 if name.startswith(_TUNE) else None  # the platform gives a searcher of Ray Tune one metric
-        return Choice(cls=name, options={}, platform={"seed": "seed"}, objectives=objectives)
-    return options.TABLES[kind][name]
-
-
 def unfold(data: Any) -> Any:
     """Return a short form of a sampler or pruner as `{"name": …, "options": {…}}`.
 
@@ -130,8 +122,8 @@ def unfold(data: Any) -> Any:
     if class_field and "name" not in data:
         class_path = str(data[class_field])
         colon = "" if ":" in class_path else ":"  # marks the name as a class, which `_check_class` then refuses
-        rest = {key: value for key, value in data.items() if key != class_field}
-        return unfold({"name": f"{_CLASSES[class_field]}{class_path}{colon}", **rest})
+        other_fields = {key: value for key, value in data.items() if key != class_field}
+        return unfold({"name": f"{_CLASSES[class_field]}{class_path}{colon}", **other_fields})
     nested_options = data.get("options", {})
     if not isinstance(nested_options, Mapping):
         return data
@@ -143,11 +135,11 @@ def unfold(data: Any) -> Any:
 def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
     """Yield issues of a sampler, pruner, crossover or mutation, in a short form or as a mapping of name and options."""
     table = options.TABLES[kind]
-    flat = unfold(data)
-    if not isinstance(flat, Mapping) or not isinstance(flat.get("name"), str):
+    algorithm = unfold(data)
+    if not isinstance(algorithm, Mapping) or not isinstance(algorithm.get("name"), str):
         yield Issue((), f"must be {kind.value}: a name, or a mapping with a name; {errors.nearest('', table)}")
         return
-    name, option_values = flat["name"], flat.get("options", {})
+    name, option_values = algorithm["name"], algorithm.get("options", {})
     if not isinstance(option_values, Mapping):
         yield Issue(("options",), "must be a mapping; options may as well stand beside the name")
         return
@@ -183,9 +175,9 @@ def _check_combinations(name: str, choice: Choice, option_values: Mapping[str, A
         choice: Its options in Optuna.
         option_values: Options that the job sets.
     """
-    in_effect = {key for key, value in option_values.items() if value not in (None, False)}
+    set_options = {key for key, value in option_values.items() if value not in (None, False)}
     for key, excluded in _EXCLUSIVE.get(name, ()):
-        if key in in_effect and excluded in in_effect:
+        if {key, excluded} <= set_options:
             yield Issue((key,), f"cannot stand together with {excluded}")
     if name in _COMBINATION_CHECKS:
         defaults = {key: option.default for key, option in choice.options.items()}
@@ -226,37 +218,25 @@ def _name_hint(kind: ValueKind, name: str) -> str:
     return errors.nearest(name, table)
 
 
-def _nested_algorithms(
-    kind: ValueKind, data: Any, *path: str
-) -> Iterator[tuple[tuple[str, ...], Choice, Mapping[str, Any]]]:
-    """Yield a valid sampler or pruner, and recursively the samplers and pruners in its options.
+def functions(kind: ValueKind, data: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the path and the value, module:function, of each option of a valid sampler or pruner that is a function.
+
+    Options of the samplers and pruners in its options are among them. A class of another package has none that is known.
 
     Args:
         kind: Kind of algorithm.
-        data: The sampler or pruner, in any form.
-        path: Path of its options, in those of the outermost algorithm.
-
-    Yields:
-        Path of the options; the class and its options in Optuna; the options that the job sets to a value other than null.
-        Nothing for a class of another package.
+        data: The sampler or pruner, in any form; see `unfold`.
     """
-    flat = unfold(data)
-    if is_class(flat["name"]):
-        return
-    choice = options.TABLES[kind][flat["name"]]
-    option_values = {key: value for key, value in flat["options"].items() if value is not None}
-    yield path, choice, option_values
-    for key, value in option_values.items():
-        if choice.options[key].kind in options.TABLES:
-            yield from _nested_algorithms(choice.options[key].kind, value, *path, key)
-
-
-def functions(kind: ValueKind, data: Any) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the `module:function` values of a valid sampler or pruner, with their paths."""
-    for path, choice, option_values in _nested_algorithms(kind, data):
-        for key, value in option_values.items():
-            if choice.options[key].kind in (ValueKind.FUNCTION, ValueKind.FACTORY):
-                yield (*path, key), value
+    algorithm = unfold(data)
+    known_options = {} if is_class(algorithm["name"]) else options.TABLES[kind][algorithm["name"]].options
+    for key, option in known_options.items():
+        value = algorithm["options"].get(key)
+        if value is None:
+            continue
+        if option.kind in (ValueKind.FUNCTION, ValueKind.FACTORY):
+            yield (key,), value
+        elif option.kind in options.TABLES:  # a sampler, a pruner, a crossover or a mutation
+            yield from (((key, *path), function) for path, function in functions(option.kind, value))
 
 
 def _check_value(option: Option, value: Any) -> Iterator[Issue]:
@@ -268,13 +248,7 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
     is_parameter_name = kind is ValueKind.AMOUNT and isinstance(value, str)  # `Study.check` checks the name
     if kind in options.TABLES:
         yield from check(kind, value)
-        name = _algorithm_name(value)
-        if is_class(name):
-            yield Issue((), "cannot be a class here; write a name")
-        if kind is ValueKind.PRUNER and name == "asha":
-            yield Issue((), "asha cannot be wrapped; write successive_halving")
-        if kind is ValueKind.SAMPLER and name in options.SAMPLERS and not options.SAMPLERS[name].is_independent:
-            yield Issue((), f"{name} cannot draw one parameter by itself; choose another, for example random")
+        yield from _check_nested_name(kind, _algorithm_name(value))
     elif kind is ValueKind.TEXT:
         if value not in option.allowed:
             yield Issue((), f"{value!r} is not one of {', '.join(option.allowed)}")
@@ -292,6 +266,16 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
             yield Issue((), f"must be {kind.value}, not {value!r}")
     elif not is_auto and not is_parameter_name:
         yield from _check_number(option, value)
+
+
+def _check_nested_name(kind: ValueKind, name: str) -> Iterator[Issue]:
+    """Yield issues of the name of a sampler or pruner that is valid, but not as an option of another one."""
+    if is_class(name):
+        yield Issue((), "cannot be a class here; write a name")
+    if kind is ValueKind.PRUNER and name == "asha":
+        yield Issue((), "asha cannot be wrapped; write successive_halving")
+    if kind is ValueKind.SAMPLER and name in options.SAMPLERS and not options.SAMPLERS[name].is_independent:
+        yield Issue((), f"{name} cannot draw one parameter by itself; choose another, for example random")
 
 
 def _check_number(option: Option, value: Any) -> Iterator[Issue]:
@@ -321,8 +305,8 @@ def _is_row(value: Any) -> bool:
 
 def _algorithm_name(data: Any) -> str:
     """Return the name of a sampler, pruner, crossover or mutation in any form. "" if it has none."""
-    flat = unfold(data)
-    name = flat.get("name") if isinstance(flat, Mapping) else None
+    algorithm = unfold(data)
+    name = algorithm.get("name") if isinstance(algorithm, Mapping) else None
     return name if isinstance(name, str) else ""
 
 

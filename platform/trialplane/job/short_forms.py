@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
 # LOW..HIGH with suffixes such as :log or :STEP. There must be exactly two dots.
 _RANGE = re.compile(rf"({_NUMBER})(?<!\.)\.\.(?!\.)({_NUMBER})((?::(?:log|{_NUMBER}))*)")
 _IN_YAML = re.compile(r"""(?:^|,)\s*[\[{"']""")  # a choice that is a list, a mapping or a quoted text
-_TUPLE = re.compile(r""""[^"]*"|'[^']*'|(?<![\w)])\((?:[^()]|\([^()]*\))*\)""")  # or a quoted text, which may have one
+_TUPLE = re.compile(r""""[^"]*"|'[^']*'|(?<![\w)])\((?:[^()]|\([^()]*\))*\)""")  # (1, 1); or a quoted text, also "(1)"
 _NO_CHOICE = re.compile(rf"|.*\.\..*|{_NUMBER}:{_NUMBER}.*")  # a text that is empty, or a malformed range
 _INTEGER = re.compile(r"[-+]?\d+")
 _DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
@@ -36,27 +37,33 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     name, definition = name.strip(), definition.strip()
     if _IN_YAML.search(definition) and re.fullmatch(values.NAME, name):
         return name, {"type": "categorical", "choices": _choices(name, definition, source)}
-    match = _RANGE.fullmatch(definition)
-    choices = [part.strip() for part in _parts(definition)]
-    is_valid = match is not None or not any(_NO_CHOICE.fullmatch(choice) for choice in choices)
+    range_match = _RANGE.fullmatch(definition)
+    choices = [choice.strip() for choice in _split_choices(definition)]
+    is_valid = range_match is not None or not any(_NO_CHOICE.fullmatch(choice) for choice in choices)
     if not is_valid or not re.fullmatch(values.NAME, name):
         usage = "write NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C"
         raise SpecError([Issue(("space",), f"{text!r} is not a parameter; {usage}", source=source)])
-    if match is None:
-        return name, {"type": "categorical", "choices": [document.scalar(part, source) for part in choices]}
-    return name, _range_fields(*match.groups())
+    if range_match is not None:
+        return name, _range_fields(*range_match.groups())
+    return name, {"type": "categorical", "choices": [document.scalar(choice, source) for choice in choices]}
 
 
-def _parts(definition: str) -> list[str]:
-    """Return the parts of a text between its commas, except those in brackets or quotation marks."""
-    parts, depth, quote = [""], 0, ""
+def _split_choices(definition: str) -> list[str]:
+    """Return the parts of a text between its commas, except commas in brackets or quotation marks: `a` and `(1, 2)`.
+
+    If a bracket or a quotation mark is not closed, all commas separate.
+    """
+    parts, depth, quote = [""], 0, ""  # depth of brackets, and the open quotation mark
     for character in definition:
+        is_apostrophe = parts[-1][-1:].isalnum()  # in a word such as don't
         if quote:
             quote = "" if character == quote else quote
-        elif character in "\"'" and not parts[-1][-1:].isalnum():  # no apostrophe
+        elif character in "\"'" and not is_apostrophe:
             quote = character
-        else:
-            depth += (character in "([{") - (character in ")]}")
+        elif character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
         if character == "," and depth == 0 and not quote:
             parts.append("")
         else:
@@ -65,7 +72,7 @@ def _parts(definition: str) -> list[str]:
 
 
 def _with_quoted_tuples(definition: str) -> str:
-    """Return a text in YAML with quotation marks around tuples, which YAML does not have."""
+    """Return a text in YAML with quotation marks around tuples, which YAML does not have: `[a, "(1, 1)"]`."""
     return _TUPLE.sub(lambda match: json.dumps(match[0]) if match[0].startswith("(") else match[0], definition)
 
 
@@ -77,7 +84,7 @@ def _range_fields(low: str, high: str, suffixes: str) -> dict[str, Any]:
         high: Maximum.
         suffixes: ":log" for a logarithmic scale, ":STEP" for steps, both, or "".
     """
-    options = [suffix for suffix in suffixes.split(":") if suffix]
+    options = suffixes.split(":")[1:]  # without what is before the first colon, nothing
     steps = [option for option in options if option != "log"]
     is_integer = all(_INTEGER.fullmatch(number) for number in (low, high, *steps))
     convert = int if is_integer else float
@@ -111,10 +118,10 @@ def _choices(name: str, definition: str, source: str) -> list[Any]:
     Raises:
         SpecError: The text is not YAML, or has a range.
     """
-    try:
-        choices = None if ".." in definition else document.scalar(f"[{_with_quoted_tuples(definition)}]", source)
-    except SpecError:
-        choices = None
+    choices = None
+    if ".." not in definition:
+        with contextlib.suppress(SpecError):  # which would not say how to write choices
+            choices = document.scalar(f"[{_with_quoted_tuples(definition)}]", source)
     if not isinstance(choices, list):
         usage = f"write lists as in --space '{name}=[A,B],[A,B,C]', or a range as in --space {name}=LOW..HIGH"
         raise SpecError([Issue(("space", name), f"{definition!r} is not a list of choices; {usage}", source=source)])
