@@ -448,8 +448,8 @@ def _apply_environment(job_draft: Draft, environ: Mapping[str, str]) -> None:
                 value = [document.scalar(part, variable) for part in text.split(",") if part.strip()]
         except SpecError:
             value = text  # a string that is not valid YAML
-        is_unset = value is None  # null
-        if is_number(old) and not is_number(value) and not is_unset:
+        is_null = value is None
+        if is_number(old) and not is_number(value) and not is_null:
             job_draft.issues.append(Issue((field,), f"must be a number like {old}, not {text!r}", source=variable))
         else:
             job_draft.set(field_path, value, Origin(variable))

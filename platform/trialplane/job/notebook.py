@@ -19,7 +19,7 @@ _FOR_IPYTHON = re.compile(r"\s*(?:%{1,2}[A-Za-z].*|!.*|[\w.]+\?{1,2}\s*|\?{1,2}[
 
 def is_notebook(text: str | bytes) -> bool:
     """Whether a text calls IPython, as an exported notebook does."""
-    return (_CALL.encode() if isinstance(text, bytes) else _CALL) in text  # type: ignore[operator]
+    return _CALL in (text.decode(errors="replace") if isinstance(text, bytes) else text)
 
 
 def parse(text: str | bytes, name: str = "<unknown>") -> ast.Module:
@@ -79,7 +79,7 @@ def _refused_index(lines: Sequence[str]) -> int | None:
         ast.parse("\n".join(lines))
     except SyntaxError as error:
         return None if error.lineno is None else min(error.lineno, len(lines)) - 1
-    except (ValueError, RecursionError, MemoryError):
+    except (ValueError, RecursionError, MemoryError):  # a null byte, or too deep nesting, without a line
         pass
     return None
 

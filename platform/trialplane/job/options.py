@@ -191,8 +191,11 @@ def _algorithm_table(kind: ValueKind, classes: Mapping[str, Mapping[str, str]]) 
         kind: Kind of algorithm, which is also the suffix of the classes' names.
         classes: Signatures of the arguments, by class and argument.
     """
-    names = {cls: _NAMES.get(cls, cls.lower().removesuffix(kind.name.lower())) for cls in classes}
-    return {names[cls]: _choice(kind, names[cls], cls, arguments) for cls, arguments in classes.items()}
+    table: dict[str, Choice] = {}
+    for cls, arguments in classes.items():
+        name = _NAMES.get(cls, cls.lower().removesuffix(kind.name.lower()))  # TPESampler: tpe
+        table[name] = _choice(kind, name, cls, arguments)
+    return table
 
 
 _OPTUNA_TABLES: Mapping[ValueKind, Mapping[str, Choice]] = {

@@ -16,7 +16,7 @@ import math
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -56,6 +56,7 @@ _ANCHOR = re.compile(r"&\S+\s+")
 _OF_JSON = re.compile(r'"(?:[^"\\\n]|\\.)*"|(?P<blank>//[^\n]*|/\*.*?(?:\*/|\Z)|\t)', re.DOTALL)
 _MERGE = "tag:yaml.org,2002:merge"
 _EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+")
+# A section or a value in TOML, INI or gin: [[runs]], [model], lr = 0.1  # comment
 _LINE = re.compile(
     r"^[ \t]*(?:(?P<array>\[\[).*|\[(?P<section>[^\[\]\n]+)\].*|(?P<name>[\w.\"'-][^=:#;\n\[]*?)[ \t]*[=:][ \t]*"
     r"(?P<value>\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'|\[[^\[\]\n]*\]|[^\s#;\[{\"'](?:[^#;\n]*[^#;\s])?)[ \t]*(?:[#;].*)?)\r?$",
@@ -87,41 +88,41 @@ def _suffix(text: str, name: str) -> str:
     """
     if suffix := next(filter(name.endswith, SUFFIXES), ""):
         return suffix
-    is_json = text.lstrip().startswith("{")
-    for suffix in (".toml", *([".ini"] if _INI.fullmatch(text) else []), ".json" if is_json else ".yaml"):
-        with contextlib.suppress(ValueError):
+    candidates = [".toml", ".json" if text.lstrip().startswith("{") else ".yaml"]
+    if _INI.fullmatch(text):
+        candidates.insert(1, ".ini")
+    for suffix in candidates:
+        with contextlib.suppress(ValueError):  # the text is not of this format
             if _named_spans(text, suffix):
                 return suffix
     raise ValueError("it is neither YAML, JSON nor TOML, and its lines are not all NAME = VALUE")
 
 
-def _named_spans(text: str, name: str) -> list[tuple[str, Span]]:
+def _named_spans(text: str, suffix: str) -> list[tuple[str, Span]]:
     """Return the name and the position of each value, see `spans`. In Python and a shell script, a name may have several.
 
     Args:
         text: Text of the file.
-        name: A name with a suffix of `SUFFIXES`.
+        suffix: Suffix of `SUFFIXES`, which says the format.
 
     Raises:
         ValueError: See `spans`.
     """
     try:
-        if name.endswith(_PYTHON):
+        if suffix == _PYTHON:
             return list(_python_spans(text))
-        if name.endswith(SHELLS):
+        if suffix in SHELLS:
             numbers = _matches_by_name(_NUMBER_OF_NAME, text)
             words = _matches_by_name(_WORD_OF_NAME, text)
-            return [
-                *_unambiguous(numbers),
-                *_unambiguous({key: matches for key, matches in words.items() if key not in numbers}),
-            ]
-        if name.endswith(".toml"):
+            words_without_number = {key: matches for key, matches in words.items() if key not in numbers}
+            return [*_unambiguous(numbers), *_unambiguous(words_without_number)]
+        if suffix == ".toml":
             data = tomllib.loads(text)
             # A line of a multi-line string may look like a value, but the file has no such key.
             return [(key, span) for key, span in dict(_line_spans(text)).items() if _has_key(data, key)]
-        if name.endswith(_LINE_SUFFIXES):
+        if suffix in _LINE_SUFFIXES:
             return list(dict(_line_spans(text)).items())
-        text = _as_yaml(text, name)
+        text = _as_yaml(text, suffix)
         node = yaml.compose(text, yaml.SafeLoader)
         if not isinstance(node, yaml.MappingNode):
             return []
@@ -134,16 +135,12 @@ def _named_spans(text: str, name: str) -> list[tuple[str, Span]]:
         raise ValueError("it is nested too deeply") from error
 
 
-def _as_yaml(text: str, name: str) -> str:
-    """Return the text of a file with spaces in place of what JSON may have, and YAML not. Positions stay the same."""
-    if not name.endswith(".json"):
+def _as_yaml(text: str, suffix: str) -> str:
+    """Return a text with spaces in place of comments and tabs of JSON, which YAML refuses. Positions stay the same."""
+    if suffix != ".json":
         return text
-
-    def blank(match: re.Match[str]) -> str:
-        """Return spaces for a comment or a tab, and a string unchanged."""
-        return re.sub(r"[^\n]", " ", match[0]) if match["blank"] else match[0]
-
-    return _OF_JSON.sub(blank, text)
+    # `_OF_JSON` also matches strings, which stay as they are: "http://…" has no comment.
+    return _OF_JSON.sub(lambda match: re.sub(r"[^\n]", " ", match[0]) if match["blank"] else match[0], text)
 
 
 def named_numbers(text: str) -> Iterator[tuple[str, Span]]:
@@ -228,17 +225,18 @@ def values(text: str, name: str) -> dict[str, Any]:
         ValueError: The text is not one document of its format, has none, or is nested too deeply.
     """
     value_by_name: dict[str, Any] = {}
-    name = _suffix(text, name)
-    text = _as_yaml(text, name)
-    for key, (start, end) in spans(text, name).items():
+    suffix = _suffix(text, name)
+    text = _as_yaml(text, suffix)
+    for key, (start, end) in spans(text, suffix).items():
+        value_text = text[start:end]
         try:
-            value = ast.literal_eval(text[start:end]) if name.endswith(_PYTHON) else yaml.safe_load(text[start:end])
+            value = ast.literal_eval(value_text) if suffix == _PYTHON else yaml.safe_load(value_text)
         except (yaml.YAMLError, ValueError):  # INI allows any text
-            value = text[start:end]
-        if isinstance(value, str) and _EXPONENT.fullmatch(text[start:end]):
+            value = value_text
+        if isinstance(value, str) and _EXPONENT.fullmatch(value_text):
             value = float(value)  # PyYAML, which follows YAML 1.1, reads 1e-3 as a text
-        if name.endswith(SHELLS) and not re.fullmatch(NUMBER, text[start:end]):
-            value = text[start:end].strip("\"'")  # in a shell, words such as yes and null are texts
+        if suffix in SHELLS and not re.fullmatch(NUMBER, value_text):
+            value = value_text.strip("\"'")  # in a shell, words such as yes and null are texts
         value_by_name[key] = value
     return value_by_name
 
@@ -255,19 +253,31 @@ def replace_values(text: str, params: Mapping[str, Any], name: str) -> str:
         ValueError: The text is not one document of its format, has none, or is nested too deeply.
     """
     suffix = _suffix(text, name)
-    format_value = _FORMATTERS.get(suffix, _yaml_text)
     # From the end, so that a replaced value does not move the positions of the others.
     positions = sorted(((span, key) for key, span in _named_spans(text, suffix) if key in params), reverse=True)
     for (start, end), key in positions:
         space = " " if text[:start].endswith(":") else ""  # YAML needs it; a list below its key starts after the colon
-        if suffix in SHELLS:
-            new_text = _shell_text(params[key], text[start:end], text[:start])
-        elif format_value is _ini_text:
-            new_text = _quoted_as(text[start:end], _ini_text(params[key]))
-        else:
-            new_text = format_value(params[key])
+        new_text = _new_text(params[key], suffix, old=text[start:end], before=text[:start])
         text = f"{text[:start]}{space}{new_text}{text[end:]}"
     return text
+
+
+def _new_text(value: Any, suffix: str, old: str, before: str) -> str:
+    """Return a value in the notation of a settings file.
+
+    Args:
+        value: The value.
+        suffix: Suffix of `SUFFIXES`, which says the format.
+        old: Text of the value that it replaces.
+        before: Text of the file before that.
+    """
+    if suffix in SHELLS:
+        return _shell_text(value, old, before)
+    if suffix in (".ini", ".cfg", ".conf"):
+        return _quoted_as(old, _ini_text(value))
+    if suffix in (_PYTHON, ".gin"):
+        return repr(value)
+    return _toml_text(value) if suffix == ".toml" else _yaml_text(value)
 
 
 def _has_key(data: Any, key: str) -> bool:
@@ -387,11 +397,3 @@ def _shell_text(value: Any, old: str, before: str) -> str:
     if before.endswith("'"):
         return text.replace("'", "'\\''")
     return re.sub(r'(["$`\\])', r"\\\1", text) if before.endswith('"') else shlex.quote(text)
-
-
-_FORMATTERS: Mapping[str, Callable[[Any], str]] = {
-    ".toml": _toml_text,
-    ".py": repr,
-    ".gin": repr,
-    **dict.fromkeys((".ini", ".cfg", ".conf"), _ini_text),
-}

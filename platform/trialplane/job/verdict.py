@@ -130,12 +130,11 @@ def _with_hints(draft: Draft, issues: Collection[Issue]) -> Iterator[Issue]:
             case ("enqueue", _, parameter, *_) | ("space", _, "when", parameter, *_):
                 own_source = draft.origin(issue.field_path).source
                 overrides = [origin.source for origin in origins.get(parameter, ()) if origin.source != own_source]
-        is_point = issue.field_path[:1] == ("enqueue",)
-        if overrides and is_point:
+        if not overrides:
+            yield issue
+        elif issue.field_path[0] == "enqueue":
             hint = f" (by {overrides[0]}; --set 'enqueue=[]' drops the points)"
             yield Issue(issue.field_path, issue.message + hint)
-        elif not overrides:
-            yield issue
 
 
 def locate(draft: Draft, issue: Issue, has_objective: bool = False) -> Issue:

@@ -17,6 +17,7 @@ from trialplane.job.cluster import Cluster
 from trialplane.job.kinds.roles import Role
 from trialplane.job.notify import Notify
 from trialplane.job.resources import Budget, Checkpoints, Resources, Retries
+from trialplane.job.sampling import Pruner, Sampler
 from trialplane.job.search import NO_SEARCH, Objective, Search, Stop
 
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
@@ -159,12 +160,11 @@ def _parse_links(value: Any) -> Any:
     Raises:
         ValueError: A link is not a path in the job's folder, or is in another link.
     """
-    if isinstance(value, (str, list, tuple)):
-        links = [value] if isinstance(value, str) else value
-        value = {link: link for link in links} if all(isinstance(link, str) for link in links) else None
-    if not isinstance(value, Mapping) or not all(isinstance(text, str) and text for item in value.items() for text in item):
+    links = value if isinstance(value, (list, tuple, Mapping)) else [value]
+    links_and_targets = list(links.items()) if isinstance(links, Mapping) else [(link, link) for link in links]
+    if not all(isinstance(path, str) and path for pair in links_and_targets for path in pair):
         raise ValueError("must be a list of paths in the job's folder, or a mapping of these to other paths")
-    targets = {posixpath.normpath(link): posixpath.normpath(target) for link, target in value.items()}
+    targets = {posixpath.normpath(link): posixpath.normpath(target) for link, target in links_and_targets}
     for link in targets:
         if link.startswith(("/", "..", "~")) or link in (".", _JOB_FILE):
             raise ValueError(f"{link} cannot be a link: write a path in the job's folder, as in {{data: /mnt/mnist}}")
@@ -522,11 +522,11 @@ def _field_problem(job: Base, field: str) -> str:
         if isinstance(container, tuple):
             names: Collection[str] = list(map(str, range(len(container))))
             child = container[int(step)] if step in names else None
-        elif hasattr(container, "choice"):  # a sampler or a pruner
+        elif isinstance(container, (Sampler, Pruner)):
             own_fields = [name for name in type(container).model_fields if name != "options"]
             names = [*own_fields, *container.choice.options]
             child = None if step in own_fields else container.options.get(step)
-        elif hasattr(type(container), "model_fields"):
+        elif isinstance(container, models.Model):
             # The name of the job is that of its folder, and no field of the file.
             names = [name for name in type(container).model_fields if not (depth == 0 and name == "name")]
             child = getattr(container, step, None) if step in names else None

@@ -366,8 +366,8 @@ def _condition_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Is
                 yield Issue(field_path, _unknown_parameter(job, other))
                 continue
             # A list is read as several allowed values, but the author may have meant one value that is a list.
-            allowed_list = list(allowed)
-            advice = f"; for that list write {other}: [{allowed_list}]" if job.space[other].contains(allowed_list) else ""
+            is_one_value = job.space[other].contains(list(allowed))
+            advice = f"; for that list write {other}: [{list(allowed)}]" if is_one_value else ""
             for value in allowed:
                 if not job.space[other].contains(value):
                     yield Issue(field_path, f"{other} is never {value!r}; it is {space.describe(job.space[other])}{advice}")
@@ -396,8 +396,9 @@ def _enqueue_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Issu
             yield Issue(("enqueue", index), message)
         checked = {name: value for name, value in point.items() if name not in broken_params}
         yield from _value_issues(job, ("enqueue", index), checked)
-        for name in (name for name in checked if name in job.space):
-            for other, allowed in job.space[name].when.items():
+        for name in checked:
+            conditions = job.space[name].when if name in job.space else {}
+            for other, allowed in conditions.items():
                 if other in point and not any(space.is_same(point[other], allowed_value) for allowed_value in allowed):
                     yield Issue(("enqueue", index, name), f"does not exist with {other}: {point[other]!r}")
         missing = [name for name in job.space if name not in point]
@@ -433,17 +434,18 @@ def _promotion_issues(job: Study) -> Iterator[Issue]:
         if job.budget.steps is not None:
             yield Issue(("budget", "steps"), "is for pruner: {name: asha, promote: true, max_resource: …}; drop it")
         return
-    issue, count = _checked_step_count(job, ("pruner", "max_resource"), job.pruner.options["max_resource"])
-    if issue is not None:
-        yield issue
-    elif job.budget.steps is not None and job.budget.steps < count:
-        yield Issue(("budget", "steps"), f"{job.budget.steps} is not enough for one whole trial of {count} steps")
+    steps_or_issue = _checked_steps(job, ("pruner", "max_resource"), job.pruner.options["max_resource"])
+    if isinstance(steps_or_issue, Issue):
+        yield steps_or_issue
+    elif job.budget.steps is not None and job.budget.steps < steps_or_issue:
+        reason = f"{job.budget.steps} is not enough for one whole trial of {steps_or_issue} steps"
+        yield Issue(("budget", "steps"), reason)
     if job.pruner.options.get("max") == "auto" and len(job.objectives) > 1:
         yield Issue(("pruner", "max"), "auto ranks trials by one value, and there are several objectives; drop it")
 
 
-def _checked_step_count(job: Study, field: tuple[str, str], steps: int | str) -> tuple[Issue | None, int]:
-    """Return an issue of the number of steps of a whole trial, or None, and the number. 0 with an issue.
+def _checked_steps(job: Study, field: tuple[str, str], steps: int | str) -> int | Issue:
+    """Return the number of steps of a whole trial, or an issue if it is not a positive whole number.
 
     Args:
         job: The job.
@@ -451,11 +453,11 @@ def _checked_step_count(job: Study, field: tuple[str, str], steps: int | str) ->
         steps: Value of the field: the number, or the parameter in `params` that has it.
     """
     if isinstance(steps, str) and steps not in job.params:
-        return Issue(field, _missing_steps_problem(job, steps)), 0
+        return Issue(field, _missing_steps_problem(job, steps))
     count = job.params[steps] if isinstance(steps, str) else steps
     if type(count) is not int or count < 1:
-        return Issue(("params", steps), f"must be a whole number over 0, not {count!r}: {'.'.join(field)} needs it"), 0
-    return None, count
+        return Issue(("params", steps), f"must be a whole number over 0, not {count!r}: {'.'.join(field)} needs it")
+    return count
 
 
 def _missing_steps_problem(job: Study, name: str) -> str:
@@ -509,13 +511,13 @@ def _population_issues(job: Study, population: Population, broken: Collection[An
 
 def _interval_issues(job: Study, population: Population) -> Iterator[Issue]:
     """Yield issues of the number of steps of a whole trial, and of the interval at which its members are compared."""
-    issue, count = _checked_step_count(job, ("population", "steps"), population.steps)
-    if issue is not None:
-        yield issue
-    elif not population.decisions(count):
-        yield Issue(("population", "interval"), f"{population.interval} must be under {count}, the steps of a trial")
-    elif population.decisions(count) > MOST_DECISIONS:
-        reason = f"{population.interval} makes {population.decisions(count)} decisions of {count} steps"
+    steps = _checked_steps(job, ("population", "steps"), population.steps)
+    if isinstance(steps, Issue):
+        yield steps
+    elif not population.decisions(steps):
+        yield Issue(("population", "interval"), f"{population.interval} must be under {steps}, the steps of a trial")
+    elif population.decisions(steps) > MOST_DECISIONS:
+        reason = f"{population.interval} makes {population.decisions(steps)} decisions of {steps} steps"
         yield Issue(("population", "interval"), f"{reason}, and {MOST_DECISIONS} are the most; raise it")
 
 
