@@ -64,15 +64,8 @@ class Counts:
 
     def status_fields(self) -> dict[str, Any]:
         """Return the fields of `RunStatus` that are counts."""
-        return {
-            "complete": self.complete,
-            "pruned": self.pruned,
-            "failed": self.failed,
-            "running": self.running,
-            "paused": self.paused,
-            "retried": self.retried,
-            "failures": dict(self.failures),
-        }
+        names = ("complete", "pruned", "failed", "running", "paused", "retried")
+        return {name: getattr(self, name) for name in names} | {"failures": dict(self.failures)}
 
     def may_retry(self, trial: int, failure: FailureClass, retries: Retries, step: int = 0) -> bool:
         """Return whether an attempt that has just failed may be retried. Call this before `add_end` counts its failure.

@@ -77,11 +77,11 @@ _TOP = "trialplane:top"  # attribute of a study that holds `Promotion.top`, if i
 
 @dataclasses.dataclass
 class _RunningAttempt:
-    """A running attempt, with its trial in Optuna's memory, and whether it has reported its start step."""
+    """A running attempt, with its trial in Optuna's memory, and whether it has reported the step at which it started."""
 
     request: TrialRequest
     trial: optuna.trial.Trial
-    has_begun: bool = False
+    has_reported_start: bool = False
 
 
 class _Study(optuna.Study):
@@ -137,43 +137,48 @@ class Ledger:
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.job = job
-        self._search = job.search
         self.run = run
-        self.counts = Counts(keeps_checkpoints=job.keeps_checkpoints)
-        self.newest: dict[int, TrialRow] = {}
-        self.best: TrialRow | None = None
-        self.saved = SavedCheckpoints()
-        self.status: RunStatus | None = None
-        self._status_refusal = ""  # message of the last refusal of a status, so that it is logged only once
+        self._search = job.search
         self._code = samplers.JobCode(code)
         self._patience = patience or Patience()
         self._last_alive = last_alive
-        self._hours = Hours()
-        self._demand = JobDemand.of(job)
-        self._next = 0  # number of the next new trial
+        self.status: RunStatus | None = None
+        self._status_refusal = ""  # message of the last refusal of a status, so that it is logged only once
+        # Attempts, and what is derived from them
+        self._attempts: dict[int, Attempt] = {}  # number → attempt; its request has only drawn parameters
         self._running: dict[int, _RunningAttempt] = {}  # number → running attempt
         self._unwritten: _RunningAttempt | None = None  # a new attempt that is not in the database yet, as after LedgerFull
-        self._attempts: dict[int, Attempt] = {}  # number → attempt; its request has only drawn parameters
+        self._next = 0  # number of the next new trial
+        self._ended_since_start: list[int] = []  # numbers of attempts that have ended since the last start, in this order
+        self.newest: dict[int, TrialRow] = {}
+        self.best: TrialRow | None = None
+        self.counts = Counts(keeps_checkpoints=job.keeps_checkpoints)
+        self.saved = SavedCheckpoints()
         self._repeats = Repeats(self.counts)
-        self.promotion = _create_promotion(job)
-        self._pauses: dict[tuple[int, int], int] = {}  # trial and rung → number of the attempt that was paused there
-        self._states: dict[int, FrozenTrial] = {}  # number → its trial at the end of the attempt, for a replay
-        self._offsets: dict[int, int] = {}  # trial that has reported → 1 if it counts its steps from 0, otherwise 0
-        self._dropped: list[tuple[TrialRequest, TrialOutcome]] = []  # attempts that `take_dropped` will return
-        self._stop = tuple(records.StopRule(**rule.model_dump()) for rule in job.stops)
-        self._best_reports = BestReports(job.objectives, job.keeps_checkpoints)
+        self._hours = Hours()
+        self._demand = JobDemand.of(job)
+        # Reports
         metrics = (*job.required_metrics, job.watched_metric, *(rule.metric for rule in job.stops))
         self._curves = Curves({metric for metric in metrics if metric})
+        self._best_reports = BestReports(job.objectives, job.keeps_checkpoints)
+        self._offsets: dict[int, int] = {}  # trial that has reported → 1 if it counts its steps from 0, otherwise 0
         self._next_write = 0.0  # when the next reports are written, by the monotonic clock
         self._reports_remark = ""  # remark that some reports are not in the database, and why
+        # Paused trials
+        self.promotion = _create_promotion(job)
+        self._pauses: dict[tuple[int, int], int] = {}  # trial and rung → number of the attempt that was paused there
+        self._dropped: list[tuple[TrialRequest, TrialOutcome]] = []  # attempts that `take_dropped` will return
+        # The search
         earlier_trials = earlier.read(code)
         self.reuse = Reuse(job, run, earlier_trials, self._attempts)
         sampler_history = samplers.earlier_trials(job, earlier_trials.history)
-        self._ended_since_start: list[int] = []  # numbers of attempts that have ended since the last start, in this order
         self._memory = history.History(job, sampler_history)
+        self._study_id = self._memory.create_new_study(self._memory.directions, run)
         self.pruning = Pruning(job, self._code)
-        self._study = self._create_study()
+        sampler = optuna.samplers.RandomSampler(seed=0)  # until `drawing` sets the sampler of the first trial
+        self._study = _Study(run, self._memory, sampler=sampler, pruner=self.pruning.pruner)
         self.drawing = Drawing(job, self._code, self._study, self._memory, sampler_history, self._past_events)
+        self._states: dict[int, FrozenTrial] = {}  # number → its trial at the end of the attempt, for a replay
         for trial in earlier_trials.history:
             if trial.out_of_memory:
                 self.drawing.record_out_of_memory(trial.params)
@@ -185,8 +190,8 @@ class Ledger:
             lock_patience=self._patience.lock_seconds,
             should_give_up=self._patience.should_give_up,
         )
+        self._saved_attributes: dict[str, Any] = {}  # attributes of the study in the database
         try:
-            self._saved_attributes: dict[str, Any] = {}
             self._load()
         except BaseException:
             self.storage.close()
@@ -246,7 +251,7 @@ class Ledger:
             EntrypointError: The job's space function fails.
             LedgerError: The database cannot be written. After LedgerFull the next call writes the same attempt.
         """
-        attempt = self._select_attempt() if self._unwritten is None else self._unwritten
+        attempt = self._unwritten or self._select_attempt()
         if attempt is None:
             return None
         self._unwritten = attempt  # if the write fails, the next call tries it again
@@ -264,7 +269,7 @@ class Ledger:
         return attempt.request
 
     def _change_request(self, attempt: _RunningAttempt, **changes: Any) -> None:
-        """Change fields of the request of an attempt, and of its form for the database, which has only drawn parameters."""
+        """Change fields of the request of an attempt, also in `_attempts`, where the request has only drawn parameters."""
         attempt.request = dataclasses.replace(attempt.request, **changes)
         stored_request = self._attempts[attempt.request.number].request
         self._attempts[attempt.request.number] = Attempt(dataclasses.replace(stored_request, **changes))
@@ -277,7 +282,8 @@ class Ledger:
             return self._draw_attempt() if self._can_draw else None
         stretch = self.promotion.next_stretch(self._next if self._can_draw else None)
         if stretch is not None:
-            return self._draw_attempt() if stretch.trial is None else self._continue(stretch)
+            is_new = stretch.trial is None
+            return self._draw_attempt() if is_new else self._continue(stretch)
         if not self.counts.running:  # no attempt will end, so no paused trial can be promoted any more
             self._drop(self.promotion.paused)
         return None
@@ -313,7 +319,8 @@ class Ledger:
         with self._memory.sampler_view():
             answer = suggesting.suggest(attempt.trial, self.job, parameter, self._code)
         sampled = self._attempts[number].request.params
-        if answer.value is not None and parameter.name not in sampled:  # a repeated request gets the recorded value
+        is_new = parameter.name not in sampled  # otherwise the answer is the recorded value
+        if answer.value is not None and is_new:
             sampled = {**sampled, parameter.name: suggesting.user_value(parameter, answer.value)}
             attempt.request = dataclasses.replace(attempt.request, params={**self.job.params, **sampled})
             self._attempts[number] = Attempt(dataclasses.replace(attempt.request, params=sampled))
@@ -324,8 +331,7 @@ class Ledger:
     def report(self, report: TrialReport) -> bool:
         """Record a report; return whether the pruner ends the trial.
 
-        Reports come in the order in which they were made. A report of an attempt that is not running is ignored. The first
-        report of an attempt that may have started from a checkpoint of an earlier run says from which step it has.
+        Reports come in the order in which they were made. A report of an attempt that is not running is ignored.
         """
         attempt = self._running.get(report.number)
         if attempt is None:
@@ -333,15 +339,8 @@ class Ledger:
         now = time.time()
         if not 0 <= report.time <= now + _AHEAD:  # the trial's process sets the time, and could send any number
             report = dataclasses.replace(report, time=now)
-        start = attempt.request.start
-        # The trial's process sets the start step, and could send one with each report. Only the first one counts, and only
-        # for a checkpoint that `reuse` has found, which has a digest.
-        if report.start_step is not None and start is not None and start.digest and not attempt.has_begun:
-            attempt.has_begun = True
-            self._record_beginning(attempt, start, min(report.start_step, records.MAX_STEP))
-            # The pruner compares whole curves, so it gets the reports of the earlier trial, too.
-            for step, metrics in self.reuse.following.reports_until(attempt.request, report.start_step):
-                self.report(TrialReport(report.number, step, metrics, time=report.time))
+        if report.start_step is not None:
+            self._record_start_step(attempt, min(report.start_step, records.MAX_STEP), report.time)
         self._curves.add(attempt.request, report)
         if system_metrics.is_sample(report.metrics):
             return False
@@ -353,27 +352,34 @@ class Ledger:
         self._best_reports.add(attempt.request.trial, step, metrics)
         return self.pruning.report(attempt.trial, step, metrics)
 
-    def _record_beginning(self, attempt: _RunningAttempt, start: Parent, step: int) -> None:
-        """Record whether an attempt has started from its beginning, the checkpoint of an earlier run, and at which step.
+    def _record_start_step(self, attempt: _RunningAttempt, step: int, report_time: float) -> None:
+        """Record at which step an attempt has started that may start from a checkpoint of an earlier run.
 
-        Its first report says that. The step is written to the database, so that a later controller knows how many steps were
-        spared.
+        The trial's process says that with its first report. It could also do so with others, which do not count. The step is
+        written to the database, so that a later controller knows how many steps were spared.
 
         Args:
             attempt: Running attempt.
-            start: Its beginning.
             step: Step of the checkpoint; -1 if the attempt has started at step 0 instead.
+            report_time: Time of the report.
         """
-        beginning = self.reuse.beginning(attempt.request)
-        # The trial has no checkpoint of its own yet, so no report of an earlier attempt at it counts.
-        self._best_reports.take_over(attempt.request.trial, beginning.best if beginning and step >= 0 else {})
-        if beginning and step >= 0:
-            self._offsets[attempt.request.trial] = beginning.offset
-        if start.step == step:
+        trial, start = attempt.request.trial, attempt.request.start
+        # Only a checkpoint that `reuse` has found has a digest.
+        if start is None or not start.digest or attempt.has_reported_start:
             return
-        self._change_request(attempt, start=dataclasses.replace(start, step=step))
-        with contextlib.suppress(errors.LedgerFull, errors.LedgerRefused):  # a missing number must not stop the run
-            self._write(self.storage.write_draw, attempt.request.number)
+        attempt.has_reported_start = True
+        beginning = self.reuse.beginning(attempt.request) if step >= 0 else None
+        # The trial has no checkpoint of its own yet, so no report of an earlier attempt at it counts.
+        self._best_reports.take_over(trial, {} if beginning is None else beginning.best)
+        if beginning is not None:
+            self._offsets[trial] = beginning.offset
+        if start.step != step:
+            self._change_request(attempt, start=dataclasses.replace(start, step=step))
+            with contextlib.suppress(errors.LedgerFull, errors.LedgerRefused):  # a missing number must not stop the run
+                self._write(self.storage.write_draw, attempt.request.number)
+        # The pruner compares whole curves, so it gets the reports of the earlier trial, too.
+        for earlier_step, metrics in self.reuse.following.reports_until(attempt.request, step):
+            self.report(TrialReport(attempt.request.number, earlier_step, metrics, time=report_time))
 
     def write_reports(self, *, patient: bool = False) -> None:
         """Write new reports to the database, unless the last write was less than `_REPORT_SECONDS` ago.
@@ -428,7 +434,7 @@ class Ledger:
         request = attempt.request
         outcome = dataclasses.replace(outcome, step=max(outcome.step, self._curves.end(outcome.number)))
         self.write_reports(patient=True)  # a reader that sees the end in the database then sees all reports
-        outcome = self._complete_outcome(request, outcome)
+        outcome = self._with_ledger_values(request, outcome)
         self._tell_memory(attempt, outcome)
         self._attempts[outcome.number] = Attempt(self._attempts[outcome.number].request, outcome)
         self._update_top_rung(request, outcome)
@@ -440,7 +446,7 @@ class Ledger:
             self._drop(self.promotion.find_hopeless())
         return outcome
 
-    def _complete_outcome(self, request: TrialRequest, outcome: TrialOutcome) -> TrialOutcome:
+    def _with_ledger_values(self, request: TrialRequest, outcome: TrialOutcome) -> TrialOutcome:
         """Return the outcome of an attempt with the values that the ledger adds.
 
         These are its times, the mean number of its workers, whether it is retried, its best reports, and the checkpoint of
@@ -562,18 +568,19 @@ class Ledger:
         """Yield the starts and ends of attempts so far, in order, for a replay. Attempts that were retried have no end."""
         for number, attempt in self._attempts.items():
             request = attempt.request
-            yield from self._ends(request.ended_before)
+            yield from self._past_ends(request.ended_before)
             previous = self._previous_outcome(request)
-            if previous is None or previous.failure is None:  # not a retry, which starts nothing that the sampler sees
+            is_retry = previous is not None and previous.failure is not None  # for the sampler it is the same attempt
+            if not is_retry:
                 trial = self._states.get(number) or self._frozen(request.trial)
                 yield replaying.Start(trial, is_drawn=previous is None)
-        yield from self._ends(self._ended_since_start)
+        yield from self._past_ends(self._ended_since_start)
 
     def _previous_outcome(self, request: TrialRequest) -> TrialOutcome | None:
         """Return the outcome of the attempt that an attempt repeats or continues; None for the first one of a trial."""
         return None if request.retry_of is None else self._attempts[request.retry_of].outcome
 
-    def _ends(self, numbers: Iterable[int]) -> Iterator[replaying.End]:
+    def _past_ends(self, numbers: Iterable[int]) -> Iterator[replaying.End]:
         """Yield the ends of these attempts, unless they were retried."""
         for number in numbers:
             outcome = self._attempts[number].outcome
@@ -592,20 +599,17 @@ class Ledger:
         """
         assert stretch.trial is not None
         previous = self._attempts[self.newest[stretch.trial].number].request
-        donor_attempt = self._attempts[previous.number if stretch.parent is None else self._pauses[stretch.parent]]
-        donor, donor_outcome = donor_attempt.request, donor_attempt.outcome
+        donor_number = previous.number if stretch.parent is None else self._pauses[stretch.parent]
+        donor, donor_outcome = self._attempts[donor_number].request, self._attempts[donor_number].outcome
         assert donor_outcome is not None
-        parent: Parent | None = Parent(
-            trial=donor.trial,
-            step=donor_outcome.step,
-            digest="" if donor_outcome.checkpoints is None else donor_outcome.checkpoints.digest,
-            number=donor.number,
-            folder=donor.folder,
-        )
-        series: int | None = previous.series
-        if donor_outcome.answered_by and not self.reuse.following.may_repeat_next(stretch.trial, stretch.rung):
-            parent = series = None  # an earlier run has trained it and not this one, so there is no checkpoint
-        segment = dataclasses.replace(self._segment_of(stretch), parent=parent, series=series)
+        segment = self._segment_of(stretch)
+        # If an earlier run has trained the donor and not this one, there is no checkpoint, so the trial trains from step 0.
+        # That does not matter if the segment is not trained either.
+        must_begin_anew = donor_outcome.answered_by and not self.reuse.following.may_repeat_next(stretch.trial, stretch.rung)
+        if not must_begin_anew:
+            digest = "" if donor_outcome.checkpoints is None else donor_outcome.checkpoints.digest
+            parent = Parent(donor.trial, donor_outcome.step, digest, number=donor.number, folder=donor.folder)
+            segment = dataclasses.replace(segment, parent=parent, series=previous.series)
         new_params = None  # the trial's parameters stay
         if isinstance(self.promotion, Members):
             new_params = self.promotion.params(stretch, self._search.parameters, donor.params)
@@ -617,13 +621,16 @@ class Ledger:
     def _segment_of(self, stretch: Stretch) -> Segment:
         """Return the segment that records a stretch, still without its parent and its series."""
         watched = self.job.watched_metric
-        metrics = (watched,) if watched else tuple(objective.metric for objective in self.job.objectives)
-        offset = None if stretch.trial is None else self._offsets.get(stretch.trial)
-        # Members of a population continue from checkpoints of others, so each segment has a folder of its own.
-        folder = 0 if self._search.population is None else stretch.rung
-        top = 0 if self._search.ladder is None else self._search.ladder.top
-        rung, done, restart = stretch.rung, stretch.done, stretch.restart
-        return Segment(rung=rung, metrics=metrics, done=done, offset=offset, folder=folder, top=top, restart=restart)
+        return Segment(
+            rung=stretch.rung,
+            metrics=(watched,) if watched else tuple(objective.metric for objective in self.job.objectives),
+            done=stretch.done,
+            offset=None if stretch.trial is None else self._offsets.get(stretch.trial),
+            # Members of a population continue from checkpoints of others, so each segment has a folder of its own.
+            folder=0 if self._search.population is None else stretch.rung,
+            top=0 if self._search.ladder is None else self._search.ladder.top,
+            restart=stretch.restart,
+        )
 
     def _update_offset(self, trial: int, step: int) -> None:
         """Record whether a trial counts its steps from 0, which a report of step 0 shows, or from 1."""
@@ -635,9 +642,10 @@ class Ledger:
     def _steps_done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
         """Return the number of steps that a trial has done in this run, at the end of an attempt."""
         ends_at_rung = request.segment is not None and request.segment.rung > 0
-        is_followed = self.reuse.following.repeated_attempt(request) is not None
-        if outcome.answered_by and outcome.state is TrialState.COMPLETE and ends_at_rung and not is_followed:
-            return 0  # an earlier trial has trained to its end, without a stop at the rung, so its steps do not count here
+        repeats_attempt = self.reuse.following.repeated_attempt(request) is not None
+        has_final_result = bool(outcome.answered_by) and outcome.state is TrialState.COMPLETE and not repeats_attempt
+        if has_final_result and ends_at_rung:
+            return 0  # the earlier trial has trained to its end, without a stop at the rung, so its steps do not count here
         if request.trial in self._offsets:
             has_reported = outcome.step > 0 or bool(outcome.metrics)
             return outcome.step + self._offsets[request.trial] if has_reported else 0
@@ -660,7 +668,10 @@ class Ledger:
         frozen, trial_id = self._frozen(previous.trial), self._trial_id(previous.trial)
         if new_params is None:
             sampled = self._attempts[previous.number].request.params
-            optuna_params, distributions = frozen.params, dict(frozen.distributions)  # a copy: many trials share this dict
+            optuna_params, distributions = (
+                frozen.params,
+                dict(frozen.distributions),
+            )  # a copy: many trials share the original
         else:
             sampled = new_params
             optuna_params = samplers.encode_point(self.job, new_params)
@@ -726,7 +737,7 @@ class Ledger:
             start=self._job_start(),
             retry_of=None if retry_of is None else retry_of.number,
             reported=self._best_reports.metrics,
-            stop=self._stop,
+            stop=tuple(records.StopRule(**rule.model_dump()) for rule in self.job.stops),
             directions=tuple(objective.direction for objective in self.job.objectives) if self._search.suggests else (),
             segment=segment,
         )
@@ -886,22 +897,12 @@ class Ledger:
 
     # Memory and database
 
-    def _create_study(self) -> _Study:
-        """Create the study in memory."""
-        self._study_id = self._memory.create_new_study(self._memory.directions, self.run)
-        return _Study(
-            self.run,
-            self._memory,
-            sampler=optuna.samplers.RandomSampler(seed=0),
-            pruner=self.pruning.pruner,
-        )
-
     def _trial_id(self, trial: int) -> int:
         """Return the id that a logical trial has in Optuna's memory."""
         return self._memory.get_trial_id_from_study_id_trial_number(self._study_id, trial)
 
     def _frozen(self, trial: int) -> FrozenTrial:
-        """Return a logical trial as it is in Optuna's memory."""
+        """Return a logical trial as Optuna's memory holds it, so a change of it changes the memory."""
         return self._memory.get_trial(self._trial_id(trial))
 
     def _write(self, write: Callable[..., None], number: int) -> None:
@@ -915,9 +916,9 @@ class Ledger:
         document = history.trial_document(self._frozen(attempt.request.trial), self.pruning.sign)
         attempt = dataclasses.replace(attempt, optuna=document)
         attributes = self._memory.get_study_system_attrs(self._study_id)
-        changed = None if attributes == self._saved_attributes else dict(attributes)
+        changed = dict(attributes) if attributes != self._saved_attributes else None  # None: the database has them already
         self._patience(lambda: write(attempt, changed))
-        self._saved_attributes = changed or self._saved_attributes
+        self._saved_attributes = dict(attributes)
 
     def _load(self) -> None:
         """Fill memory from the database, and record the attempts that an earlier controller left running as lost."""
@@ -943,12 +944,12 @@ class Ledger:
         if isinstance(self.promotion, Promotion) and _TOP in attributes:
             self.promotion.top = attributes[_TOP]
         interrupted = [attempt.request for attempt in attempts if attempt.outcome is None]
-        curves, unfinished = self._load_reports({request.number for request in interrupted})
+        curves, interrupted_reports = self._load_reports({request.number for request in interrupted})
         for attempt in attempts:
             self._restore_attempt(attempt, curves.get(attempt.request.number, {}))
         self._restore_ended_since_start()
         for request in interrupted:  # after all others, as it writes ends, and decides on retries by the counts
-            self._record_loss(request, unfinished.get(request.number, []))
+            self._record_loss(request, interrupted_reports.get(request.number, []))
         self._repeats.reopen_failures_before(self.job.retries.failed_before)
         samplers.stop_if_exhausted(self.job, self._study, self._code)
 
@@ -993,42 +994,41 @@ class Ledger:
     def _restore_ended_since_start(self) -> None:
         """Reduce `_ended_since_start` to the attempts whose ends no start has recorded, in the order of their ends."""
         recorded = {number for attempt in self._attempts.values() for number in attempt.request.ended_before}
-        end_times: dict[int, float] = {}
-        for number in self._ended_since_start:
-            outcome = self._attempts[number].outcome
-            assert outcome is not None
-            if number not in recorded:
-                end_times[number] = outcome.ended
+        end_times = {
+            number: attempt.outcome.ended
+            for number, attempt in self._attempts.items()
+            if attempt.outcome is not None and number not in recorded
+        }
         self._ended_since_start = sorted(end_times, key=lambda number: (end_times[number], number))
 
-    def _load_reports(self, running: Collection[int]) -> tuple[dict[int, dict[int, float]], dict[int, list[ReportRow]]]:
+    def _load_reports(self, unfinished: Collection[int]) -> tuple[dict[int, dict[int, float]], dict[int, list[ReportRow]]]:
         """Read the reports in the database, and return them by number of the attempt.
 
         Args:
-            running: Numbers of the attempts that have not ended.
+            unfinished: Numbers of the attempts that have not ended.
 
         Returns:
             For each attempt that has ended, the value of the watched metric by step, with the sign with which Optuna
             compares it; and for each of the others, all its reports.
         """
         curves: dict[int, dict[int, float]] = {}
-        unfinished: dict[int, list[ReportRow]] = {}
-        mark, has_more = 0, True
+        unfinished_reports: dict[int, list[ReportRow]] = {}
+        last_mark, has_more = 0, True
         while has_more:
-            page = self.storage.reports(mark)
+            page = self.storage.reports(last_mark)
             for row in page.rows:
-                mark = row.mark
+                last_mark = row.mark
                 if system_metrics.is_sample(row.metrics):
                     continue
                 self._update_offset(row.trial, row.step)
-                if row.number in running:
-                    unfinished.setdefault(row.number, []).append(row)
+                if row.number in unfinished:
+                    unfinished_reports.setdefault(row.number, []).append(row)
                 elif self.job.watched_metric in row.metrics:
                     value = self.pruning.sign * row.metrics[self.job.watched_metric]
                     curves.setdefault(row.number, {}).setdefault(row.step, value)
             has_more = page.more
-        self._curves.resume(mark)
-        return curves, unfinished
+        self._curves.resume(last_mark)
+        return curves, unfinished_reports
 
     def _restore_status(self, document: Mapping[str, Any]) -> None:
         """Restore the run's last status from its form in the database.
@@ -1077,5 +1077,5 @@ def _create_promotion(job: Job) -> Promotion | Members | None:
 def _without_details(status: RunStatus) -> RunStatus:
     """Return a status without the parts whose size depends on the code of trials."""
     reason = errors.shortened(status.reason, _LONGEST_REASON)
-    progress = type(status.progress)()
-    return dataclasses.replace(status, reason=reason, best=None, mlflow="", warnings=(), progress=progress)
+    empty_progress = type(status.progress)()
+    return dataclasses.replace(status, reason=reason, best=None, mlflow="", warnings=(), progress=empty_progress)

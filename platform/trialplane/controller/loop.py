@@ -96,7 +96,7 @@ class Loop:
             else:
                 answered_count = self._end_answered(_MOST_ANSWERED, is_stuck=True)
             if self._ending is not None and self._ending.kill and not answered_count:
-                self._end_all(self._ending)  # in each turn, because a process that is just starting ignores the message
+                self._end_running(self._ending)  # in each turn, because a process that is just starting ignores the message
             self._resize()
             is_over = self._ending is not None or self._ledger.is_done
             if is_over and not self._ledger.counts.running:
@@ -108,16 +108,20 @@ class Loop:
                     self._take_messages(event)
                 elif self._counted_until is None:  # the first slot is ready, and the run begins to work
                     self._counted_until = time.monotonic()
-            self._ledger.write_reports()
-            for remark in (self._ledger.pruning.complaint, *self._ledger.remarks):
-                if remark:
-                    self._warn(remark)
-            if time.monotonic() < self._growing_until:
-                self._exporter.wake()  # there may be new records for MLflow
-            else:
-                self._exporter.tick()
-            reason = "the running trials save themselves and end" if self._stopping else self._workload.trouble
-            self.show(RunState.RUNNING, reason)
+            self._publish()
+
+    def _publish(self) -> None:
+        """Write new reports to the ledger, let the exporter read them, and show the status."""
+        self._ledger.write_reports()
+        for remark in (self._ledger.pruning.complaint, *self._ledger.remarks):
+            if remark:
+                self._warn(remark)
+        if time.monotonic() < self._growing_until:
+            self._exporter.wake()
+        else:
+            self._exporter.tick()
+        reason = "the running trials save themselves and end" if self._stopping else self._workload.trouble
+        self.show(RunState.RUNNING, reason)
 
     def show(self, state: RunState, reason: str = "") -> None:
         """Publish the run's status."""
@@ -136,7 +140,9 @@ class Loop:
     def _warn(self, text: str) -> None:
         """Add a warning and log it, unless it exists already. After `_MOST_WARNINGS`, add only that there are more."""
         text = errors.shortened(text, _LONGEST_REMARK)
-        if text not in self._warnings and len(self._warnings) >= _MOST_WARNINGS:
+        if text in self._warnings:
+            return
+        if len(self._warnings) >= _MOST_WARNINGS:
             text = "there are more warnings, which are left out"
         if text not in self._warnings:
             self._warnings[text] = None
@@ -147,11 +153,11 @@ class Loop:
     def _resize(self) -> None:
         """Set the number of slots to the desired one, or to fewer if there are not as many attempts left to start."""
         parallel = self._desired.parallel()
-        if parallel is not None:
-            self._base = dataclasses.replace(self._base, parallel=parallel)
-            nothing_starts = self._has_nothing_to_start or self._ending is not None
-            startable = 0 if nothing_starts else self._ledger.startable
-            self._workload.resize(parallel, startable)
+        if parallel is None:  # on a laptop, where it cannot change
+            return
+        self._base = dataclasses.replace(self._base, parallel=parallel)
+        nothing_starts = self._has_nothing_to_start or self._ending is not None
+        self._workload.resize(parallel, 0 if nothing_starts else self._ledger.startable)
 
     def _start_all(self) -> int:
         """Start an attempt in every idle slot, as long as attempts are left.
@@ -167,33 +173,40 @@ class Loop:
             answered_count += self._end_answered(_MOST_ANSWERED - answered_count)
             if not idle or answered_count >= _MOST_ANSWERED:
                 break
-            try:
-                request = self._ledger.ask(idle[0])
-            except errors.LedgerFull as error:
-                if not self._ledger.counts.running:
-                    raise
-                self._is_full = True  # running attempts continue, as the ledger still takes their results
-                self._warn(f"no further trial is started: {error}")
-                return answered_count
+            request = self._ask(idle[0])
             if request is None:
-                if ended_count := self._end_answered(_MOST_ANSWERED - answered_count, is_stuck=True):
-                    answered_count += ended_count  # an end may have made another start possible, so ask again
-                    continue
-                # Paused trials may still continue after another one has ended. Slots are kept for them if many may at once.
-                promotion = self._ledger.promotion
-                needs_one_slot = isinstance(promotion, Promotion) and promotion.continues_one_by_one
-                self._has_nothing_to_start = not self._ledger.counts.paused or needs_one_slot
-                break
-            self._growing_until = time.monotonic() + _GROWTH_SECONDS
-            if self._ledger.answer(request):
+                ended_count = 0 if self._is_full else self._end_answered(_MOST_ANSWERED - answered_count, is_stuck=True)
+                if not ended_count:
+                    break
+                answered_count += ended_count  # an end may have made another start possible, so ask again
+            elif self._ledger.answer(request):
                 answered_count += 1
             else:
                 self._workload.start(idle.pop(0), request)
         self._end_dropped()
         return answered_count
 
+    def _ask(self, slot: int) -> TrialRequest | None:
+        """Return the next attempt, which the ledger has recorded for a slot; None if none can start now."""
+        try:
+            request = self._ledger.ask(slot)
+        except errors.LedgerFull as error:
+            if not self._ledger.counts.running:
+                raise
+            self._is_full = True  # running attempts continue, as the ledger still takes their results
+            self._warn(f"no further trial is started: {error}")
+            return None
+        if request is None:
+            # Paused trials may still continue after another one has ended. Slots stay for them if many may at once.
+            promotion = self._ledger.promotion
+            needs_one_slot = isinstance(promotion, Promotion) and promotion.continues_one_by_one
+            self._has_nothing_to_start = not self._ledger.counts.paused or needs_one_slot
+        else:
+            self._growing_until = time.monotonic() + _GROWTH_SECONDS
+        return request
+
     def _end_answered(self, most: int, *, is_stuck: bool = False) -> int:
-        """Record the ends that attempts take over from earlier ones and that are due; return how many.
+        """Record the ends that attempts take over from earlier ones and that are due; return their number.
 
         Args:
             most: Number of ends after which the others wait for the next call.
@@ -249,7 +262,7 @@ class Loop:
         self._end_dropped()
         remark = f"{self._job.noun} {request.trial}: {recorded.remark}" if recorded.remark else ""
         for kind, text in (("advice", recorded.advice), ("remark", remark)):
-            if text and kind not in self._warned_kinds:  # one is enough: those of other trials only have other numbers
+            if text and kind not in self._warned_kinds:  # one is enough: the texts of other trials differ in numbers only
                 self._warned_kinds.add(kind)
                 self._warn(text)
 
@@ -273,21 +286,18 @@ class Loop:
             self._counted_until = now
         if (requested := self._desired.ending()) is not None:
             self._ending = endings.select(self._ending, requested)
-            self._hurry = self._hurry or requested.hurry  # also if another ending than the requested one counts
+            self._hurry = self._hurry or requested.hurry  # even if another ending counts
         ledger = self._ledger
         budget_endings = endings.budget_endings(self._job, ledger.counts, ledger.best, worked=self.worked, usage=self.usage)
         for ending in (*budget_endings, self._workload.failure_ending()):
             if ending is not None:
                 self._ending = endings.select(self._ending, ending)
 
-    def _end_all(self, ending: Ending) -> None:
-        """End the running trials.
-
-        If the user, or a budget of GPU hours or cost, ends the run, trials that keep checkpoints get time to save one, but
-        not after a request in a hurry.
-        """
+    def _end_running(self, ending: Ending) -> None:
+        """End the running trials. Those that keep checkpoints get time to save one, if the ending and the user allow it."""
+        may_save = (ending.is_by_user or ending.saves) and self._job.keeps_checkpoints and not self._hurry
         for slot, request in self._workload.running().items():
-            if (ending.is_by_user or ending.saves) and self._job.keeps_checkpoints and not self._hurry:
+            if may_save:
                 self._stopping.add(request.number)
                 self._workload.stop(slot, ending.trial_message)
             else:
@@ -299,12 +309,11 @@ class Loop:
         STOPPED uses up no retry, unlike LOST or CRASHED, with which the outcome arrives. An attempt that ended by itself
         within its grace period keeps its outcome.
         """
-        if outcome.number not in self._stopping:
-            return outcome
+        was_stopped = outcome.number in self._stopping
         self._stopping.discard(outcome.number)
-        if outcome.failure not in (FailureClass.LOST, FailureClass.CRASHED):
-            return outcome
-        return dataclasses.replace(outcome, failure=FailureClass.STOPPED)
+        if was_stopped and outcome.failure in (FailureClass.LOST, FailureClass.CRASHED):
+            return dataclasses.replace(outcome, failure=FailureClass.STOPPED)
+        return outcome
 
     def _final_ending(self) -> Ending:
         """Return the run's ending, after the last attempt has ended.
@@ -312,12 +321,11 @@ class Loop:
         If nothing has ended the run before its last trial, the workload judges its trials. It also does if the run was
         paused or its hours or costs were used up, but the last trials ended by themselves within their grace period.
         """
-        if self._ending is None:
+        ending = self._ending
+        if ending is None:
             return self._workload.final_ending()
-        lets_trials_end = self._ending.state is RunState.PAUSED or self._ending.saves
-        if lets_trials_end and self._ledger.is_done:
-            return self._workload.final_ending()
-        return self._ending
+        lets_trials_end = ending.state is RunState.PAUSED or ending.saves
+        return self._workload.final_ending() if lets_trials_end and self._ledger.is_done else ending
 
     def _send_files(self, ending: Ending) -> None:
         """Send the files that the job keeps to MLflow, unless the run is paused and so continues later."""
@@ -342,7 +350,7 @@ class Loop:
         ended_since_start = counts.ended - self._ended_at_start
         seconds = self.worked - self._base.worked
         rate = ended_since_start / seconds if ended_since_start and seconds > 0 else None
-        is_local = self._desired.parallel() is None  # in a cluster there is always a desired number of slots
+        is_local = self._desired.parallel() is None
         return dataclasses.replace(
             self._base,
             state=state,
