@@ -32,8 +32,8 @@ class Placement:
     """The placement of one rank.
 
     Attributes:
-        local: Number of the rank on this node.
-        ranks: Number of ranks on each node.
+        local_rank: Number of the rank on this node.
+        ranks_per_node: Number of ranks on each node.
         node: Number of this node.
         nodes: Number of nodes.
         address: Rendezvous as host:port; rank 0 listens there.
@@ -41,8 +41,8 @@ class Placement:
         restarts: Number of attempts before this one.
     """
 
-    local: int
-    ranks: int
+    local_rank: int
+    ranks_per_node: int
     node: int
     nodes: int
     address: str
@@ -52,16 +52,21 @@ class Placement:
     @property
     def rank(self) -> int:
         """The global number of the rank."""
-        return self.node * self.ranks + self.local
+        return self.node * self.ranks_per_node + self.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks on all nodes."""
+        return self.nodes * self.ranks_per_node
 
     @property
     def threads(self) -> int:
         """The number of threads for computing."""
-        return max(1, self.cpus // self.ranks)
+        return max(1, self.cpus // self.ranks_per_node)
 
     def workdir(self, trial_workdir: Path) -> Path:
         """Return the scratch folder of the rank, below the trial's, so that ranks can write files of the same name."""
-        return trial_workdir if self.local == 0 else trial_workdir / f"rank-{self.rank}"
+        return trial_workdir if self.local_rank == 0 else trial_workdir / f"rank-{self.rank}"
 
     def env(self, trial_workdir: Path) -> dict[str, str]:
         """Return torchrun's variables, and those of threads and the scratch folder; `trial_workdir` is the trial's."""
@@ -72,9 +77,9 @@ class Placement:
             gloo = {"GLOO_SOCKET_IFNAME": "lo"}
         return {
             "RANK": str(self.rank),
-            "LOCAL_RANK": str(self.local),
-            "WORLD_SIZE": str(self.ranks * self.nodes),
-            "LOCAL_WORLD_SIZE": str(self.ranks),
+            "LOCAL_RANK": str(self.local_rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_WORLD_SIZE": str(self.ranks_per_node),
             "GROUP_RANK": str(self.node),
             "GROUP_WORLD_SIZE": str(self.nodes),
             "MASTER_ADDR": host,
@@ -104,10 +109,12 @@ class TrialWork:
     workdir: Path
 
 
-def placement_of(work: TrialWork, local: int, address: str) -> Placement:
-    """Return the placement of rank number `local` of this node; `address` is the rendezvous."""
+def placement_of(work: TrialWork, local_rank: int, address: str) -> Placement:
+    """Return the placement of a rank of this node; `address` is the rendezvous."""
     config, request = work.config, work.request
-    return Placement(local, config.ranks, request.node, config.nodes, address, config.cpus, restarts=request.attempt - 1)
+    return Placement(
+        local_rank, config.ranks, request.node, config.nodes, address, config.cpus, restarts=request.attempt - 1
+    )
 
 
 # The channel to the supervisor, from the rank's side.
@@ -122,14 +129,7 @@ class _SilentReporter(trial.Reporter):
 
 
 def run_and_end(work: TrialWork, placement: Placement, channel: RankChannel, parent: int) -> None:
-    """Run the job as one rank and end the process.
-
-    Args:
-        work: Work of the trial's ranks.
-        placement: Placement of this rank.
-        channel: Channel to the supervisor.
-        parent: Pid of the supervisor.
-    """
+    """Run the job as one rank and end the process; `parent` is the pid of the supervisor."""
 
     def serve() -> int:
         """Run the job, send the outcome to the supervisor, and return the exit code."""
@@ -149,8 +149,8 @@ def run_and_end(work: TrialWork, placement: Placement, channel: RankChannel, par
             placement.workdir(work.workdir),
             make_reporter(work.request, channel),
             rank=placement.rank,
-            local_rank=placement.local,
-            world_size=placement.ranks * placement.nodes,
+            local_rank=placement.local_rank,
+            world_size=placement.world_size,
             _pulse=pulse,
         )
         process.flush()

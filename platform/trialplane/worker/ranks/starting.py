@@ -48,17 +48,14 @@ class Rank:
 def fork(work: rank.TrialWork, placement: rank.Placement, close_inherited: Callable[[], None]) -> Rank:
     """Start a rank as a fork of this process, which inherits everything that the supervisor has imported.
 
-    Args:
-        work: Work of the trial's ranks.
-        placement: Placement of this rank.
-        close_inherited: Closes the supervisor's descriptors in the child. Otherwise a channel that the supervisor closes
-            would stay open.
+    In the fork, `close_inherited` closes the supervisor's descriptors. Otherwise a channel that the supervisor closes would
+    stay open.
     """
     connections = _open_connections(placement)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        if placement.rank:
+        if placement.rank > 0:
             os.dup2(connections.sink, 1)
             os.dup2(connections.sink, 2)
             os.close(connections.sink)
@@ -76,7 +73,7 @@ def spawn(work: rank.TrialWork, placement: rank.Placement, close_inherited: Call
     """
     connections = _open_connections(placement)
     descriptor = connections.rank_end.fileno()
-    output = connections.sink if placement.rank else None
+    output = connections.sink if placement.rank > 0 else None
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "trialplane.worker.ranks.rank", str(descriptor), str(os.getpid())],
         pass_fds=[descriptor],
@@ -88,7 +85,7 @@ def spawn(work: rank.TrialWork, placement: rank.Placement, close_inherited: Call
     process.returncode = 0  # otherwise the Popen object may wait for the process, whose exit the supervisor needs
     started = _started_rank(placement, process.pid, connections)
     request = messages.RunRank(
-        work.config, work.request, workdir=str(work.workdir), local=placement.local, address=placement.address
+        work.config, work.request, workdir=str(work.workdir), local=placement.local_rank, address=placement.address
     )
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the process has died, which the supervisor handles
         started.channel.send(request)
@@ -123,15 +120,16 @@ class _Connections(NamedTuple):
 
 def _open_connections(placement: rank.Placement) -> _Connections:
     """Open the connections of a rank."""
-    source, sink = os.pipe() if placement.rank else (-1, -1)
-    return _Connections(*socket.socketpair(), source, sink)
+    supervisor_end, rank_end = socket.socketpair()
+    source, sink = os.pipe() if placement.rank > 0 else (-1, -1)
+    return _Connections(supervisor_end, rank_end, source, sink)
 
 
 def _started_rank(placement: rank.Placement, pid: int, connections: _Connections) -> Rank:
     """Close the rank's ends of its connections in the supervisor, and return the started rank with the other ends."""
     connections.rank_end.close()
     forwarder = None
-    if placement.rank:
+    if placement.rank > 0:
         os.close(connections.sink)
         forwarder = LineForwarder(connections.source, prefix=f"[rank {placement.rank}] ", log=sys.stdout.fileno())
     channel: Channel[messages.ToRank, messages.FromRank] = Channel(connections.supervisor_end, messages.FROM_RANK)

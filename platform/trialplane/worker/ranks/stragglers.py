@@ -111,7 +111,7 @@ class Stragglers:
     def _change(self, rank: int, medians: Mapping[int, float]) -> Straggler:
         """Record that a rank has become slow or has caught up, and return it; `medians` has the seconds of each rank."""
         is_slow = rank not in self._slow
-        self._slow ^= {rank}
+        self._slow.symmetric_difference_update({rank})
         other_median = statistics.median(seconds for other, seconds in medians.items() if other != rank)
         return Straggler(rank, self._steps[rank], seconds=medians[rank], median=other_median, is_slow=is_slow)
 

@@ -131,14 +131,10 @@ class Supervisor:
 
     def _placements(self, address: str) -> list[rank.Placement]:
         """Return the placements of this node's ranks, with the address of the rendezvous."""
-        return [rank.placement_of(self._work, local, address) for local in range(self._config.ranks)]
+        return [rank.placement_of(self._work, local_rank, address) for local_rank in range(self._config.ranks)]
 
     def _start(self, address: str) -> None:
-        """Start all ranks, and register the handlers of their messages, exits and output.
-
-        Args:
-            address: Rendezvous, as host:port.
-        """
+        """Start all ranks with the rendezvous `address`, and register the handlers of their messages, exits and output."""
         reasons = spawn.reasons_not_to_fork()
         if reasons:
             self._log(f"ranks are spawned, not forked: {'; '.join(reasons)}")
@@ -149,7 +145,7 @@ class Supervisor:
             self._selector.register(started.channel, selectors.EVENT_READ, functools.partial(self._read, started))
             self._selector.register(started.pidfd, selectors.EVENT_READ, functools.partial(self._handle_exit, started))
             if started.forwarder is not None:
-                handler = functools.partial(self._pump, started.forwarder)
+                handler = functools.partial(self._forward_output, started.forwarder)
                 self._selector.register(started.forwarder.source, selectors.EVENT_READ, handler)
 
     def _close_inherited(self) -> None:
@@ -233,11 +229,12 @@ class Supervisor:
 
     def _report(self, message: messages.Reported | messages.Confirm) -> None:
         """Send a message to the slot; what the channel does not accept now is sent when it can be written."""
-        self._is_answer_due |= isinstance(message, messages.Confirm) or (message.waits and self._request.prunable)
+        waits_for_answer = isinstance(message, messages.Confirm) or (message.waits and self._request.prunable)
+        self._is_answer_due = self._is_answer_due or waits_for_answer
         with contextlib.suppress(OSError):  # the slot has ended
             self._channel.send(message, wait=False)
         self._watch_channel()
-        if self._is_slot_gone:
+        if self._is_slot_gone:  # so rank 0 gets the answer from here, to save a checkpoint
             self._answer(messages.AnswerReport())
 
     def _handle_exit(self, rank_process: starting.Rank) -> None:
@@ -348,7 +345,7 @@ class Supervisor:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.has_unsent else 0)
             self._selector.modify(self._channel, events, self._handle_slot_channel)
 
-    def _pump(self, forwarder: starting.LineForwarder) -> None:
+    def _forward_output(self, forwarder: starting.LineForwarder) -> None:
         """Forward new output of a rank; watch it no longer once the rank has closed its end."""
         if not forwarder.pump():
             self._selector.unregister(forwarder.source)

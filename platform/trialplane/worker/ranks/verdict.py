@@ -125,11 +125,11 @@ class Verdict:
             self.decide_cause()
         if self.decision is not None:  # if it is early, it is complete with metrics of its own
             return self.decision if self.decision.early else dataclasses.replace(self.decision, metrics=metrics)
-        sent = [self._reported.get(rank) for rank in self._ranks]
-        if sent[0] is not None and all(outcome is not None and outcome.state is TrialState.PAUSED for outcome in sent):
-            return dataclasses.replace(sent[0], metrics=metrics)
+        first_rank = self._ranks[0]
+        if self._have_all_sent(TrialState.PAUSED, self._ranks):
+            return dataclasses.replace(self._reported[first_rank], metrics=metrics)
         if self._is_complete():
-            result = self._reported[self._ranks[0]]
+            result = self._reported[first_rank]
             return dataclasses.replace(result, message=self._late_message) if self._late_message else result
         return TrialOutcome(
             number=self._number,
@@ -158,23 +158,26 @@ class Verdict:
 
     def _is_complete(self) -> bool:
         """Return whether the result of this node is complete: rank 0's, or on a node without rank 0 those of all ranks."""
-        needed = self._ranks[:1] if self._ranks[0] == 0 else self._ranks
-        return all(rank in self._reported and self._reported[rank].state is TrialState.COMPLETE for rank in needed)
+        return self._have_all_sent(TrialState.COMPLETE, [0] if self._ranks[0] == 0 else self._ranks)
+
+    def _have_all_sent(self, state: TrialState, ranks: Sequence[int]) -> bool:
+        """Return whether all of these ranks have sent an outcome of a state."""
+        return all(rank in self._reported and self._reported[rank].state is state for rank in ranks)
 
     def _stop_message(self) -> str:
         """Describe how the trial was stopped: by the message of the first rank that has stopped, and the killed ranks."""
-        reported = [self._reported[rank] for rank in self._ranks if rank in self._reported]
-        messages = [outcome.message for outcome in reported if outcome.failure is FailureClass.LOST]
+        in_order = [self._reported[rank] for rank in self._ranks if rank in self._reported]
+        first_message = next((outcome.message for outcome in in_order if outcome.failure is FailureClass.LOST), "")
         if not self._killed:
-            return messages[0] if messages else "stopped by SIGTERM at once, without a checkpoint"
+            return first_message or "stopped by SIGTERM at once, without a checkpoint"
         return (
-            f"{messages[0] if messages else 'stopped by SIGTERM'}; {_rank_names(self._killed)} had not ended after "
+            f"{first_message or 'stopped by SIGTERM'}; {_rank_names(self._killed)} had not ended after "
             f"{self._grace:g} s and had to be killed: see ctx.stopping"
         )
 
 
 def _rank_names(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks))}"
 
 
 def _exit_text(code: int) -> str:

@@ -45,7 +45,7 @@ _NETWORK_ERROR = re.compile(
 _UNSOLVABLE = "No solution found"  # the index was reached; names of packages in the message may contain any word
 _NODE_FAULTS = (errno.EAGAIN, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
 _NODE_ERROR = re.compile("|".join(os.strerror(code) for code in _NODE_FAULTS))
-_ADDED = re.compile(r"^ \+ ([\w.-]+==\S+)$", re.MULTILINE)
+_ADDED = re.compile(r"^ \+ ([\w.-]+==\S+)$", re.MULTILINE)  # uv's line ` + numpy==2.1.0` about a package to install
 _COMMON = frozenset({"bin", "test", "tests", "docs", "examples"})  # installed beside packages by mistake
 _LAYER = "`platform image build --job NAME` builds an image that has them"
 _LONGEST = 390  # characters of a message that `platform status` does not shorten
@@ -89,7 +89,7 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
     if not requirements.unmet_issues(dataclasses.replace(listed, python=None)):
         return []
     pins = pinned_packages()
-    if issues := list(_conflicts(applicable, pins)):
+    if issues := list(_pin_conflicts(applicable, pins)):
         raise EntrypointError(str(SpecError(issues)))
     deadline = time.monotonic() + limits.seconds
     work = target / ".work"  # on the volume of the packages, so that uv can link files from its cache
@@ -107,20 +107,14 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
 def _missing_packages(
     lines: Sequence[RequirementLine], pins: dict[str, str], work: Path, limits: Limits, deadline: float
 ) -> list[str]:
-    """Return the packages that this Python lacks for some requirements, as `name==version`.
-
-    Args:
-        lines: The requirements.
-        pins: Versions of packages that stay, by name.
-        work: Folder for files of uv.
-        limits: Limits of the chart.
-        deadline: End of the installation, by the monotonic clock.
+    """Return the packages that this Python lacks for some requirements, as `name==version`; uv writes files to `work`.
 
     Raises:
         EntrypointError, SlotError: As in `install`.
     """
     constraints, wanted = work / "constraints.txt", work / "wanted.txt"
-    constraints.write_text("\n".join([*(f"{package}=={pin}" for package, pin in pins.items()), *_bounds(pins)]))
+    pinned_versions = [f"{package}=={version}" for package, version in pins.items()]
+    constraints.write_text("\n".join([*pinned_versions, *_version_bounds(pins)]))
     wanted.write_text("\n".join(_requirement_text(line.requirement) for line in lines))
     # The dry run compares with this Python and lists the missing packages; with --target it would list all packages.
     output = _run_uv(work, limits, deadline, "--dry-run", "-r", str(wanted), "-c", str(constraints))
@@ -140,9 +134,10 @@ def _check_packages(target: Path, packages: Sequence[str], pins: dict[str, str],
             f"the packages take {_mebibytes(size)}, and the chart allows {_mebibytes(limits.size)} "
             f"(studies.install.maxSize); {_LAYER}"
         )
-    if hidden := _hidden_module(target, pins):
-        concealed = "a module of Python, or of a dependency of Ray or trialplane"
-        raise EntrypointError(f"one of {', '.join(packages)} brings {hidden}, which would hide {concealed}; do without it")
+    hiding_file = _hiding_file(target, pins)
+    if hiding_file:
+        hidden = "a module of Python, or of a dependency of Ray or trialplane"
+        raise EntrypointError(f"one of {', '.join(packages)} brings {hiding_file}, which would hide {hidden}; do without it")
 
 
 def pinned_packages() -> dict[str, str]:
@@ -153,9 +148,10 @@ def pinned_packages() -> dict[str, str]:
     while pending:
         requirement = pending.pop()
         name = canonicalize_name(requirement.name)
-        if (key := f"{name}[{','.join(sorted(requirement.extras))}]") in visited:
+        name_with_extras = f"{name}[{','.join(sorted(requirement.extras))}]"
+        if name_with_extras in visited:
             continue
-        visited.add(key)
+        visited.add(name_with_extras)
         with contextlib.suppress(metadata.PackageNotFoundError):  # not needed by this kind of image
             distribution = metadata.distribution(name)
             versions[name] = distribution.version
@@ -174,7 +170,7 @@ def _dependencies(distribution: metadata.Distribution, extras: set[str]) -> Iter
                 yield requirement
 
 
-def _bounds(pins: dict[str, str]) -> Iterator[str]:
+def _version_bounds(pins: dict[str, str]) -> Iterator[str]:
     """Yield trialplane's version bounds for packages of a trial's pod, except for packages in `pins`."""
     for text in metadata.requires("trialplane") or ():
         needed = Requirement(text)
@@ -184,7 +180,7 @@ def _bounds(pins: dict[str, str]) -> Iterator[str]:
             yield f"{needed.name}{needed.specifier}"
 
 
-def _conflicts(lines: Sequence[RequirementLine], pins: dict[str, str]) -> Iterator[Issue]:
+def _pin_conflicts(lines: Sequence[RequirementLine], pins: dict[str, str]) -> Iterator[Issue]:
     """Yield an issue for each line that requires another version of a pinned package. uv checks the lines' dependencies."""
     for line in lines:
         name = canonicalize_name(line.requirement.name)
@@ -200,13 +196,13 @@ def _requirement_text(requirement: Requirement) -> str:
     return f"{requirement.name}{extras}{requirement.specifier}"
 
 
-def _hidden_module(target: Path, pins: dict[str, str]) -> str:
+def _hiding_file(target: Path, pins: dict[str, str]) -> str:
     """Return the first installed file that would hide a module of Python or of a pinned package; "" if none would."""
     needed_modules = {*sys.stdlib_module_names, "sitecustomize", "usercustomize", "trialplane"}
     for name in pins:
         for file in metadata.files(name) or ():
-            parts = _module_name(file).split(".")
-            needed_modules |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}  # with packages above the module
+            parts = _module_name(file).split(".")  # for a.b.c also the packages a and a.b
+            needed_modules |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
     needed_modules.discard("")  # of files that are not modules
     for path in sorted(target.glob("**/*")):
         path_in_target = path.relative_to(target)

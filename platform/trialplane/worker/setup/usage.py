@@ -48,25 +48,32 @@ def refusal_error(
     """
     synopsis, reason = _split_usage(_BOX.sub(" ", text))
     hint = synopsis[:LONGEST].strip()
-    unknown = re.search(r"(?:unrecognized arguments|[Nn]o such option):? '?(--[\w.-]+)", reason)
+    unknown = re.search(r"(?:unrecognized arguments|[Nn]o such option):? '?(--[\w.-]+)", reason)  # `No such option: --lrr`
     if unknown:
-        meant = re.search(r"(?:[Pp]ossible options|[Dd]id you mean).*", reason)
-        suggestion = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis + (meant[0] if meant else "")))
+        flag = unknown[1]
+        proposals = re.search(r"(?:[Pp]ossible options|[Dd]id you mean).*", reason)  # click's `Did you mean --lr?`
+        known_flags = re.findall(r"--[\w.-]+", synopsis + (proposals[0] if proposals else ""))
+        suggestion = errors.nearest(flag, known_flags)
         if suggestion.startswith("did"):  # "did you mean …"; otherwise it lists all options
             hint = suggestion
-        if option := replacing_options.get(unknown[1].removeprefix("--")):
-            hint = f"its text has a value of that name, which `{option}` replaces"
+        replacing_option = replacing_options.get(flag.removeprefix("--"))
+        if replacing_option:
+            hint = f"its text has a value of that name, which `{replacing_option}` replaces"
     message = "; ".join(filter(None, [f"{script} {errors.ARGUMENTS_REFUSED}: {reason[:LONGEST]}", hint, _HELP]))
     return context.ArgumentsRefused(message, certain=_CERTAIN.search(reason) is not None)
 
 
 def _split_usage(text: str) -> tuple[str, str]:
-    """Return the synopsis and the error of a usage message at the end of a text: `usage: …` and `error: …`."""
+    """Return the synopsis and the error of a usage message at the end of a text.
+
+    `usage: train.py [--lr LR] train.py: error: …` has the synopsis `usage: train.py [--lr LR]` and the error `error: …`.
+    """
     begin = max(0, text.rfind("usage:") if "usage:" in text else text.rfind("Usage:"))
-    words = " ".join(text[begin:].split())  # `usage: train.py [--lr LR] train.py: error: …`
+    words = " ".join(text[begin:].split())
     error = re.search(r"(?:error:|Error:|Error (?=[A-Z])).*", words)
     reason = error[0] if error else words
-    return re.sub(r" ?\S+: ?$", "", words.partition(reason)[0]), reason  # without `train.py: ` before the error
+    synopsis = re.sub(r" ?\S+: ?$", "", words.partition(reason)[0])  # without `train.py: ` before the error
+    return synopsis, reason
 
 
 def check_installed(config: records.SlotConfig) -> None:
@@ -131,11 +138,8 @@ def check_arguments(job_function: context.JobFunction, config: records.SlotConfi
 def _replacing_options(script: Path, sample: Mapping[str, Any]) -> dict[str, str]:
     """Return the parameters that could replace values in a script's text, each with the option of `submit` that does so.
 
-    A parameter can replace the value of the same name, such as `lr = 0.1`. One option does so for all parameters.
-
-    Args:
-        script: The script.
-        sample: Parameters of a trial. Those without such a value stay arguments.
+    A parameter can replace the value of the same name, such as `lr = 0.1`. One option does so for all parameters:
+    `--set 'arguments=["--epochs={epochs}", "{globals}"]'`, where `epochs` is one of the sample without such a value.
     """
     names = set(arguments.spots(notebook.parse(script.read_bytes()))) & set(sample)
     items = [*(f"--{name}={{{name}}}" for name in sample if name not in names), f"{{{arguments.GLOBALS}}}"]
@@ -216,7 +220,7 @@ def _end_at_absl(flags: Any, parse: Callable[..., Any], values: Any, argv: Seque
     """Let absl read the arguments, and end this process; if it refuses them, with a message like that of argparse.
 
     Args:
-        flags: absl's module.
+        flags: absl's module `absl.flags`.
         parse: Its function that parses the command line.
         values: The flags.
         argv: The command line.

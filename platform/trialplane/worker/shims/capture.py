@@ -58,11 +58,7 @@ def is_wandb_replaced() -> bool:
 
 
 def enter_wandb(folder: Path) -> None:
-    """Make the interpreters that this process starts find the stand-in, which logs to files there that the slot reads.
-
-    Args:
-        folder: Folder in which the program runs, for the files.
-    """
+    """Make the interpreters that this process starts find the stand-in, which logs to files in `folder` for the slot."""
     os.environ |= wandb_files.variables(folder)
     sys.path.insert(0, str(wandb_files.INTERPRETERS))  # multiprocessing passes sys.path on to its processes
 
@@ -79,12 +75,12 @@ def begin(config: records.SlotConfig, request: records.TrialRequest) -> None:
         for name in _WRITERS:
             imports.on_import(name, _replace_writer)
     if "hydra" in captured:
-        hydra.install(lambda values: context.note("hydra", 0, dict(numbers(values))))
+        hydra.install(lambda values: context.note("hydra", 0, dict(numeric_metrics(values))))
     if "hf" in captured:
         imports.on_import("transformers.trainer", _replace_trainer)
 
 
-def numbers(values: object, prefix: str = "") -> Iterator[tuple[str, float]]:
+def numeric_metrics(values: object, prefix: str = "") -> Iterator[tuple[str, float]]:
     """Yield the numbers in a dict, also those of numpy, torch and nested dicts, with the metrics that their names stand for.
 
     Other values are left out. Nothing is yielded for anything but a dict.
@@ -93,9 +89,10 @@ def numbers(values: object, prefix: str = "") -> Iterator[tuple[str, float]]:
         return
     for name, value in values.items():
         if isinstance(value, dict):
-            yield from numbers(value, f"{prefix}{name}.")
+            yield from numeric_metrics(value, f"{prefix}{name}.")
             continue
-        number, metric = _number(value), _names.lookup(f"{prefix}{name}").metric
+        number = _number(value)
+        metric = _names.lookup(f"{prefix}{name}").metric  # "" for the name of something else, such as an epoch
         if number is not None and metric:
             yield metric, number
 
@@ -113,15 +110,15 @@ def _number(value: Any) -> float | None:
 def _replace_writer(module: ModuleType) -> None:
     """Make `SummaryWriter.add_scalar` also report to the trial."""
     add_scalar = module.SummaryWriter.add_scalar
-    counts: dict[str, int] = {}  # tag → step of a next call without a step
+    next_steps: dict[str, int] = {}  # tag → step of its next call, if that has none
 
     @functools.wraps(add_scalar)
     def add_and_report(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Write a scalar as `add_scalar`, and report it; calls without a step are counted."""
         written = add_scalar(writer, tag, scalar_value, global_step, *args, **kwargs)
-        step = counts.get(tag, 0) if global_step is None else int(global_step)
-        counts[tag] = step + 1
-        context.note("tensorboard", step, dict(numbers({tag: scalar_value})))
+        step = next_steps.get(tag, 0) if global_step is None else int(global_step)
+        next_steps[tag] = step + 1
+        context.note("tensorboard", step, dict(numeric_metrics({tag: scalar_value})))
         return written
 
     module.SummaryWriter.add_scalar = add_and_report

@@ -72,7 +72,7 @@ class Session:
         if not isinstance(values, Mapping):
             raise TypeError(f"report({values!r:.60}): give the metrics as a dict, by name")
         self._iteration += 1
-        numbers = dict(capture.numbers(_flatten(values)))
+        numbers = dict(capture.numeric_metrics(_flatten(values)))
         self.newest |= numbers
         if checkpoint is not None:
             self._save(checkpoint)
@@ -229,7 +229,7 @@ def _import_trainable(entrypoint: str) -> Trainable:
         raise context.Invalid(f"ray:{entrypoint}: the search of {module_name} comes before {function}; {remedy}")
     trainable = getattr(module, function)
     if inspect.isclass(trainable) and hasattr(trainable, "train"):
-        trainable = functools.partial(_steps, trainable)
+        trainable = functools.partial(_class_results, trainable)
     if inspect.isclass(trainable) or not callable(trainable):
         kind = "a class without a method train" if inspect.isclass(trainable) else f"a {type(trainable).__name__}"
         remedy = f"write a function {function}(config) that calls tune.report, or a class {function}(tune.Trainable)"
@@ -237,7 +237,7 @@ def _import_trainable(entrypoint: str) -> Trainable:
     return trainable  # type: ignore[no-any-return]
 
 
-def _steps(cls: Any, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _class_results(cls: Any, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the results of a class trainable's steps, until one has `done`, or a stop rule of the job ends the trial."""
     trainable = cls(config=config)  # calls its `setup`
     try:

@@ -209,9 +209,9 @@ class Summary(_Values):
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Set a value, and report it if it is another number than before."""
-        before = dict(capture.numbers({name: self._values.get(name)}))
+        metrics_before = dict(capture.numeric_metrics({name: self._values.get(name)}))
         self._values[name] = value
-        if before != dict(capture.numbers({name: value})):
+        if metrics_before != dict(capture.numeric_metrics({name: value})):
             self._report({name: value})
 
     def __delitem__(self, name: str) -> None:
@@ -229,7 +229,7 @@ def _report(step: int, values: Mapping[str, Any]) -> None:
 
     A process that the trial has started has no context. It writes them to a file, which the slot reads.
     """
-    metrics = dict(capture.numbers(dict(values)))
+    metrics = dict(capture.numeric_metrics(dict(values)))
     folder = os.environ.get(env.WANDB_FOLDER)
     if context.current() is not None or folder is None:
         context.note("wandb", step, metrics, waits=True)
@@ -265,15 +265,15 @@ class Run:
         self.step = 0
         self.id = "trial" if ctx is None else f"{ctx.run}-trial-{ctx.trial}"
         self.name = facts.get("name") or self.id
-        names = (facts.get(name) or "" for name in ("project", "entity", "group", "job_type"))
-        self.project, self.entity, self.group, self.job_type = names
+        self.project, self.entity = facts.get("project") or "", facts.get("entity") or ""
+        self.group, self.job_type = facts.get("group") or "", facts.get("job_type") or ""
         self.path = "/".join(filter(None, (self.entity, self.project, self.id)))
         self.tags, self.notes = tuple(facts.get("tags") or ()), facts.get("notes") or ""
         self.dir = str(Path.cwd() if ctx is None else ctx.workdir)
         self.start_time = time.time()
         self.summary = Summary(self._summarize)
-        self._next: dict[str, Any] = {}  # values logged with commit=False, which the next call reports
-        self._newest = 0  # step of the last report
+        self._unreported: dict[str, Any] = {}  # values logged with commit=False, which the next call reports
+        self._reported_step = 0  # of the last report
 
     @property
     def config(self) -> Config:
@@ -300,28 +300,28 @@ class Run:
             return
         self.step = self.step if step is None else int(step)
         self.summary.keep(data)
-        self._next.update(data)
+        self._unreported.update(data)
         if commit is False:
             return
-        ready, self._next = self._next, {}
-        self._newest = self.step
+        values, self._unreported = self._unreported, {}
+        self._reported_step = self.step
         if step is None or commit:
             self.step += 1
-        for name, value in ready.items():  # the stand-in for wandb.Image(…) and the like is left out, and a text silently
+        for name, value in values.items():  # the stand-in for wandb.Image(…) and the like is left out, and a text silently
             if isinstance(value, Nothing):
                 _log_once(f"wandb.log: {name}", "is left out: it is not a number")
-        _report(self.first_step + self._newest, ready)
+        _report(self.first_step + self._reported_step, values)
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
         """Report the last values logged with commit=False."""
         global run
-        if self._next:
+        if self._unreported:
             self.log({}, commit=True)
         if run is self:
             run = None
 
     def _summarize(self, values: Mapping[str, Any]) -> None:
-        _report(self.first_step + self._newest, values)
+        _report(self.first_step + self._reported_step, values)
 
     def __enter__(self) -> Run:
         return self

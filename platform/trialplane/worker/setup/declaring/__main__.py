@@ -38,10 +38,7 @@ def main() -> None:
 def _run(script: Path, module: str, declarations: Declarations) -> None:
     """Run the script, and then the first of `_FUNCTIONS` that it defines, if it has ended without reading arguments.
 
-    Args:
-        script: The script.
-        module: Name of its module; "" for a script that is run as a file.
-        declarations: Declarations, which record the function.
+    It is run as `module`, or as a file if that is "".
     """
     if module:
         script_globals = runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -60,7 +60,8 @@ def _watch_argparse(declarations: Declarations, *, calls_parse_args: bool) -> No
         """Add the parser's arguments and end, unless it is a small parser before the main one."""
         if declarations.is_parsing:  # a subcommand
             return parse_known(parser, args, *others, **kwargs)
-        if args is not None and not args and _is_called_with_empty_list(declarations):
+        has_empty_list = args is not None and not args
+        if has_empty_list and _is_called_with_empty_list(declarations):
             return declarations.end("it reads none, as it calls `parse_args([])`")
         words = sys.argv[1:] if args is None else list(args)
         values = declarations.typed_values(lambda: vars(parse_known(parser, words)[0])) if words else {}
@@ -99,14 +100,7 @@ def _parses_again(frame: FrameType) -> bool:
 
 
 def _end_at_tyro(declarations: Declarations, tyro: Any, component: Any, kwargs: dict[str, Any]) -> NoReturn:
-    """Add the arguments that tyro makes for a function or class, and end.
-
-    Args:
-        declarations: Declarations to add to.
-        tyro: tyro's module.
-        component: The function or class.
-        kwargs: Other arguments of the call `tyro.cli`.
-    """
+    """Add the arguments that tyro makes for a function or class, the component of `tyro.cli(component, …)`, and end."""
     supported = {name: kwargs[name] for name in ("default", "config", "use_underscores") if name in kwargs}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the function is deprecated, and no other one exists in all versions
@@ -127,20 +121,26 @@ def _watch_dataclasses(declarations: Declarations, parser_class: Any) -> None:
     def parse_args(parser: Any, args: Any = None, *others: Any) -> NoReturn:
         """Add the fields of the dataclass, and end."""
         actions = getattr(parser, "parser", parser)._actions
-        fields = {action.dest: (action.type, action.default) for action in actions}  # which a parse changes
+        fields = {action.dest: (action.type, action.default) for action in actions if action.dest != "help"}
         words = sys.argv[1:] if args is None else list(args)
-        values = declarations.typed_values(lambda: dict(object_leaves(parse(parser, words))))
-        for name, (type_, value) in fields.items():
-            value = values.get(name, value)
+        values = declarations.typed_values(lambda: dict(object_leaves(parse(parser, words))))  # changes the actions
+        for name, (type_, field_default) in fields.items():
+            value = values.get(name, field_default)
             # The libraries read members of an enum by their names, and a list as one literal.
-            choices = tuple(type(value).__members__) if isinstance(value, enum.Enum) else ()
-            default = declarations.plain_default(value.name if isinstance(value, enum.Enum) else value, type_)
+            is_enum = isinstance(value, enum.Enum)
+            default = declarations.plain_default(value.name if is_enum else value, type_)
             kind = KINDS.get(type_, "") or kind_of(default)
-            style, lists = "value" if kind == "bool" else "", "literal" if isinstance(default, list) else ""
-            if name != "help":
-                declarations.options.append(
-                    Option(name, default, kind, flag=f"--{name}", choices=choices, style=style, lists=lists)
+            declarations.options.append(
+                Option(
+                    name,
+                    default,
+                    kind,
+                    flag=f"--{name}",
+                    choices=tuple(type(value).__members__) if is_enum else (),
+                    style="value" if kind == "bool" else "",
+                    lists="literal" if isinstance(default, list) else "",
                 )
+            )
         declarations.end()
 
     parser_class.parse_args = parse_args
@@ -166,10 +166,7 @@ def _add_parser(
 ) -> None:
     """Add the arguments of a parser of argparse, and those of its subcommand.
 
-    Args:
-        declarations: Declarations to add to.
-        parser: The parser.
-        values: Values that it reads from typed arguments and a settings file, by destination.
+    `values` are those that it reads from typed arguments and a settings file, by destination.
     """
     names: set[str] = {option.name for option in declarations.options}
     destinations: set[str] = set()
@@ -193,12 +190,13 @@ def _add_parser(
 
 
 def _adds_pairs(declarations: Declarations, action: argparse.Action, flag: str) -> bool:
-    """Add the values of a configuration that an argument sets by pairs of words, `NAME VALUE …`, as with the library yacs.
+    """If an argument sets values of a configuration by pairs of words, `NAME VALUE …`, as with yacs, add these values.
 
     Return whether it does.
     """
     config_values = yacs_values() if action.nargs in (argparse.REMAINDER, "+", "*") else []
-    if not config_values and not (action.nargs == argparse.REMAINDER and merges_pairs()):
+    takes_pairs = bool(config_values) or (action.nargs == argparse.REMAINDER and merges_pairs())
+    if not takes_pairs:
         return False
     declarations.takes_pairs = True
     declarations.words_before_pairs += [flag] if flag else []
@@ -207,13 +205,7 @@ def _adds_pairs(declarations: Declarations, action: argparse.Action, flag: str) 
 
 
 def _add_subcommand(declarations: Declarations, action: argparse._SubParsersAction[Any], values: Mapping[str, Any]) -> None:
-    """Add the arguments of the subcommand to use, if one is known to train.
-
-    Args:
-        declarations: Declarations to add to.
-        action: All subcommands of a parser.
-        values: As in `_add_parser`.
-    """
+    """Add the arguments of the subcommand to use, if one is known to train; for `values` see `_add_parser`."""
     chosen = declarations.choose_subcommand(action.choices)
     if chosen:
         declarations.descend(chosen)
@@ -226,7 +218,7 @@ def _add_action(declarations: Declarations, action: argparse.Action, name: str, 
     Args:
         declarations: Declarations to add to.
         action: Argument in argparse.
-        name: Name of the parameter.
+        name: Name of the parameter of the job.
         flag: Flag of the argument; "" for a positional argument.
         value: Value of the argument in the command or its file; otherwise its default.
     """
@@ -285,12 +277,13 @@ def _style(action: argparse.Action) -> str:
     """Return the style of a boolean argument (`Option.style`); "" for other arguments."""
     if isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
         return "switch"
-    flag = next(iter(action.option_strings), "").lstrip("-")
-    if action.nargs == 0 and f"--no-{flag}" in action.option_strings:  # argparse's BooleanOptionalAction, and tyro's
+    flag_name = next(iter(action.option_strings), "").lstrip("-")
+    if action.nargs == 0 and f"--no-{flag_name}" in action.option_strings:  # argparse's BooleanOptionalAction, and tyro's
         return "negated"
     is_boolean = "bool" in getattr(action.type, "__name__", "").lower() or isinstance(action.default, bool)
-    if is_boolean and action.nargs == "?" and action.const and not action.default and not _reads_booleans(action):
-        return "switch"  # without a value it is `const`
+    is_on_without_value = action.nargs == "?" and action.const and not action.default  # `--amp` is `const`, as `--amp 1`
+    if is_boolean and is_on_without_value and not _reads_booleans(action):
+        return "switch"
     return "value" if is_boolean else ""
 
 

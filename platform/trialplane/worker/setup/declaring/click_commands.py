@@ -51,7 +51,8 @@ def _add_parameter(declarations: Declarations, parameter: Any) -> None:
     type_ = _python_type(parameter)
     style = _style(parameter, type_)
     default = declarations.plain_default(parameter.default, type_)
-    if obstacle := _obstacle(parameter, name, default if style == "switch" else None):
+    obstacle = _obstacle(parameter, name, is_on=style == "switch" and bool(default))
+    if obstacle:
         declarations.left_out.append(f"{flag}: {obstacle}")
         return
     declarations.options.append(
@@ -81,19 +82,19 @@ def _style(parameter: Any, type_: Any) -> str:
     return "value" if type_ is bool else ""
 
 
-def _obstacle(parameter: Any, name: str, default: Any) -> str:
+def _obstacle(parameter: Any, name: str, *, is_on: bool) -> str:
     """Return the reason why a job cannot set a parameter, for a message; "" if it can.
 
     Args:
         parameter: Parameter of click.
         name: Name of the parameter of the job.
-        default: Default of a switch; None for another parameter.
+        is_on: Whether it is a switch that is on by default.
     """
     opposites = parameter.secondary_opts if getattr(parameter, "is_flag", False) else []
     has_other_opposite = bool(opposites) and opposites[0] != f"--no-{name}"  # as `--no-amp` is that of `--amp`
     if getattr(parameter, "count", False) or has_other_opposite:
         return "is neither a value nor an on/off switch, so a job cannot set it"
-    return "is on by default, and cannot be switched off" if default else ""
+    return "is on by default, and cannot be switched off" if is_on else ""
 
 
 def _flag(declarations: Declarations, option: Any) -> str:

@@ -122,9 +122,9 @@ class Declarations:
         recorded_flags = {word.partition("=")[0] for word in self.subcommands}
         for option in self.options:
             if option.flag not in recorded_flags:
+                placeholder = f"{{{option.name}}}"  # `--lr={lr}`, or `-l {lr}`
                 is_long = option.flag.startswith("--")
-                value = f"{{{option.name}}}"
-                self.subcommands += [f"{option.flag}={value}"] if is_long else [option.flag, value]
+                self.subcommands += [f"{option.flag}={placeholder}"] if is_long else [option.flag, placeholder]
         self.subcommands.append(subcommand)
 
     def add_leaves(self, config: Mapping[str, Any]) -> None:

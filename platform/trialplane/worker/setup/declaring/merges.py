@@ -50,7 +50,7 @@ def watch_merge(declarations: Declarations, frame: FrameType) -> None:
 
     Args:
         declarations: Declarations to add to.
-        frame: Frame that takes the slice.
+        frame: Frame that takes the slice `sys.argv[1:]`.
     """
     merge = _merge_at(frame)
     if merge is None:
@@ -74,19 +74,9 @@ def watch_merge(declarations: Declarations, frame: FrameType) -> None:
 
 
 def _end_at_merge(declarations: Declarations, merge: _Merge, configs: Iterable[Any]) -> None:
-    """Add an option for each plain value of the largest configuration, and end. Return if there is none.
-
-    Args:
-        declarations: Declarations to add to.
-        merge: Statement that merges the arguments into a configuration.
-        configs: Values that may be the configuration.
-    """
-    leaves: list[tuple[str, Any]] = []
-    for config in configs:
-        config_leaves = list(itertools.islice(object_leaves(config), MOST_LEAVES))
-        if len(config_leaves) > len(leaves):
-            leaves = config_leaves
-    for name, value in leaves:
+    """Add an option for each plain value of the largest configuration, and end. Return if there is none."""
+    leaves_of_each = [list(itertools.islice(object_leaves(config), MOST_LEAVES)) for config in configs]
+    for name, value in max(leaves_of_each, key=len, default=[]):
         default = declarations.plain_default(value, None)
         if default is not None:
             declarations.options.append(merge.option(name, default))
@@ -124,14 +114,11 @@ def _merge_at(frame: FrameType) -> _Merge | None:
     """Return the statement that a frame runs, if it is the script's own and passes a slice of `sys.argv` to a function.
 
     Return None for another statement, and if it is unknown in which form the function reads words.
-
-    Args:
-        frame: Frame that takes the slice.
     """
     file = Path(frame.f_code.co_filename)
     if not is_own_file(file):
         return None
-    slice_position = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    slice_position = list(frame.f_code.co_positions())[frame.f_lasti // 2]  # one position for each instruction of 2 bytes
     text = file.read_text(encoding="utf-8", errors="replace")
     for statement in ast.walk(ast.parse(text)):
         if not isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return)):
@@ -147,11 +134,6 @@ def _merge_of(statement: ast.stmt, call: ast.Call, form: str) -> _Merge:
     """Return the description of a statement that merges words of the command line into a configuration.
 
     The configuration may be what the statement assigns to, the object whose method is called, or an argument.
-
-    Args:
-        statement: The statement.
-        call: Call in it, with the words as an argument.
-        form: Form of the words.
     """
     configs = _call_arguments(call)
     if isinstance(call.func, ast.Attribute):
@@ -160,8 +142,8 @@ def _merge_of(statement: ast.stmt, call: ast.Call, form: str) -> _Merge:
         configs = [*statement.targets, *configs]
     elif isinstance(statement, ast.AnnAssign):
         configs = [statement.target, *configs]
-    first_line, is_returned = statement.lineno, isinstance(statement, ast.Return)
-    return _Merge(first_line, statement.end_lineno or first_line, tuple(configs), is_returned=is_returned, form=form)
+    last_line = statement.end_lineno or statement.lineno
+    return _Merge(statement.lineno, last_line, tuple(configs), is_returned=isinstance(statement, ast.Return), form=form)
 
 
 def _call_arguments(call: ast.Call) -> list[ast.expr]:

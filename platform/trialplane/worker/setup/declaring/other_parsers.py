@@ -104,8 +104,8 @@ def _end_at_optparse(declarations: Declarations, parser: Any) -> NoReturn:
             kind = {"int": "int", "long": "int", "float": "float"}.get(str(option.type), "str")
             default = declarations.plain_default(parser.defaults.get(option.dest), {"int": int, "float": float}.get(kind))
         flag = (option._long_opts or option._short_opts)[0]
-        style = "switch" if is_switch else ""
         name = parameter_name(flag, flags=(), destination=option.dest)
+        style = "switch" if is_switch else ""
         declarations.options.append(Option(name, default, kind, flag, plain_choices(option.choices), style))
     declarations.end()
 
@@ -113,10 +113,7 @@ def _end_at_optparse(declarations: Declarations, parser: Any) -> NoReturn:
 def _end_at_absl(declarations: Declarations, parse: Any, values: Any) -> NoReturn:
     """Add the flags of the script's modules, also the nested values of ml_collections, and end.
 
-    Args:
-        declarations: Declarations to add to.
-        parse: absl's function that parses the command line.
-        values: absl's flags.
+    `parse` is absl's function that reads the command line into `values`, the flags of all modules.
     """
     missing_flags: set[str] = set()
     try:
@@ -128,8 +125,8 @@ def _end_at_absl(declarations: Declarations, parse: Any, values: Any) -> NoRetur
             continue
         for flag in flags:
             is_nested = hasattr(flag.value, "to_dict")
-            pairs = leaves(flag.value.to_dict(), flag.name) if is_nested else [(flag.name, flag.value)]
-            for name, value in pairs:
+            named_values = leaves(flag.value.to_dict(), flag.name) if is_nested else [(flag.name, flag.value)]
+            for name, value in named_values:
                 kind = KINDS.get(type(value), "") if is_nested else _ABSL.get(flag.flag_type(), "")
                 if flag.flag_type() == "config object" and value is None:  # of ml_collections, without a file
                     kind = "str"
@@ -208,13 +205,7 @@ def _fire_functions(declarations: Declarations, component: Any) -> list[Any]:
 
 
 def _end_at_docopt(declarations: Declarations, docopt: Any, doc: str) -> NoReturn:
-    """Add the options in a docstring, and the words and arguments that its first usage needs, and end.
-
-    Args:
-        declarations: Declarations to add to.
-        docopt: docopt's module.
-        doc: The docstring.
-    """
+    """Add the options in a docstring, and the words and arguments that its first usage needs, and end."""
     options = docopt.parse_defaults(doc)
     required_flags: set[str] = set()
     with contextlib.suppress(AttributeError):  # other versions have other functions
@@ -233,15 +224,11 @@ def _end_at_docopt(declarations: Declarations, docopt: Any, doc: str) -> NoRetur
 def _add_docopt_usage(declarations: Declarations, docopt: Any, doc: str, options: list[Any]) -> set[str]:
     """Add the words and arguments of the first usage in a docstring, which is the way to train; return flags it needs.
 
-    Args:
-        declarations: Declarations to add to.
-        docopt: docopt's module.
-        doc: The docstring.
-        options: Options in the docstring, as docopt has parsed them.
+    `options` are those in the docstring, as docopt has parsed them.
     """
     required_flags: set[str] = set()
     usage = docopt.parse_pattern(docopt.formal_usage(docopt.printable_usage(doc)), list(options))
-    while len(usage.children) == 1 or isinstance(usage, docopt.Either):
+    while len(usage.children) == 1 or isinstance(usage, docopt.Either):  # several usages are alternatives
         usage = usage.children[0]
     for part in usage.children:
         if isinstance(part, docopt.Command):
@@ -256,10 +243,7 @@ def _add_docopt_usage(declarations: Declarations, docopt: Any, doc: str, options
 def _end_at_sacred(declarations: Declarations, experiment: Any, argv: str | Sequence[str]) -> NoReturn:
     """Add the values of the configuration of one of Sacred's experiments, and end.
 
-    Args:
-        declarations: Declarations to add to.
-        experiment: The experiment.
-        argv: Name of the script and its arguments, of which those after `with` change the configuration.
+    `argv` has the name of the script and its arguments, of which those after `with` change the configuration.
     """
     words = shlex.split(argv) if isinstance(argv, str) else list(argv)
     if "with" in words:
