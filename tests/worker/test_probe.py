@@ -76,7 +76,7 @@ BAD = {
     "no seccomp": (pod.check_privileges(STATUS.format(caps="0", new=1, seccomp=0)), "no seccomp profile"),
     "a root file system": (pod.check_read_only_root(0), "can be written"),
     "a token": (pod.check_no_token(True), "has a token"),
-    "folders": (pod.check_writable(["/tmp"], ["/tmp: Read-only file system"]), "/tmp: Read-only file system"),
+    "folders": (pod.check_writable(["/proc/none"]), "/proc/none: No such file or directory"),
     "shared memory": (pod.check_shared_memory(2**26, 2**30), "64 MiB, and the pod requested 1024"),
     "data": (pod.check_data_volume("/nowhere/at/all"), "No such file"),
     "MLflow away": (pod.check_mlflow("http://m:5000", 0, "timed out"), "cannot be reached: timed out"),
@@ -124,7 +124,7 @@ def test_what_is_doubtful_is_a_warning(finding: Finding) -> None:
         pod.check_privileges(LOCKED),
         pod.check_read_only_root(os.ST_RDONLY),
         pod.check_no_token(False),
-        pod.check_writable(["/tmp"], []),
+        pod.check_writable(["/tmp"]),
         pod.check_shared_memory(2**30, 2**30),
         pod.check_mlflow("http://m:5000", 200, ""),
         pod.check_unreachable("x", "x:1", Reachability.SHUT),
@@ -143,10 +143,10 @@ def test_this_process_is_read_as_it_is() -> None:
 
 
 def test_folders_are_tried_and_made(tmp_path) -> None:
-    assert pod.obstacle(str(tmp_path / "new" / "deep")) == ""
+    assert pod.check_writable([str(tmp_path / "new" / "deep")]).verdict is Verdict.PASS
     assert list((tmp_path / "new" / "deep").iterdir()) == []
     (tmp_path / "file").touch()
-    assert str(tmp_path / "file") in pod.obstacle(str(tmp_path / "file"))
+    assert str(tmp_path / "file") in pod.check_writable([str(tmp_path / "file")]).message
 
 
 def test_a_data_volume_is_read(tmp_path) -> None:

@@ -77,9 +77,10 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
     """
     folder = Path(file).resolve().parent
     kind = kinds.kind_class(document.read(folder / load.FILE).data.get("kind"))
-    size_names = ("units", "iterations") if kind is Collection else ()  # another kind may have parameters with these names
-    arguments, unparsed = _parser(folder.name, has_sizes=bool(size_names)).parse_known_args(argv)
+    is_collection = kind is Collection  # another kind may have parameters with the names of a collection's sizes
+    arguments, unparsed = _parser(folder.name, has_sizes=is_collection).parse_known_args(argv)
     policies.apply_all()
+    size_names = ("units", "iterations") if is_collection else ()
     sizes = {f"collect.{name}": load.Flag(getattr(arguments, name), f"--{name}") for name in size_names}
     job = load.load_job(folder, profile=arguments.profile, overrides=sizes, environ=os.environ)
     params = _params(job, arguments, unparsed)
@@ -130,15 +131,10 @@ def _context_fields(job: Job, folder: Path, rank: int) -> dict[str, Any]:
     }
 
 
-def _parser(name: str, *, has_sizes: bool) -> argparse.ArgumentParser:
-    """Return a parser of the command line, except for the parameters of the job.
-
-    Args:
-        name: Name of the job.
-        has_sizes: Whether to add the options of a collection.
-    """
+def _parser(job_name: str, *, has_sizes: bool) -> argparse.ArgumentParser:
+    """Return a parser of the command line, except for the parameters of the job; with `has_sizes`, for a collection."""
     parser = argparse.ArgumentParser(
-        description=f"Run one trial of {name} alone.",
+        description=f"Run one trial of {job_name} alone.",
         epilog="Any parameter of job.yaml is an argument too: --NAME VALUE.",
         allow_abbrev=False,
     )
@@ -161,10 +157,7 @@ def _parser(name: str, *, has_sizes: bool) -> argparse.ArgumentParser:
 def _params(job: Job, arguments: argparse.Namespace, unparsed: Sequence[str]) -> dict[str, Any]:
     """Return the trial's parameters, from job.yaml and the command line; see `main` for their order.
 
-    Args:
-        job: Job.
-        arguments: Parsed arguments.
-        unparsed: Other arguments, `--NAME VALUE` or `--NAME=VALUE`.
+    The `unparsed` arguments are in the form `--NAME VALUE` or `--NAME=VALUE`.
 
     Raises:
         InputError: The file of `--config` cannot be read, or an argument is unknown or has no value.

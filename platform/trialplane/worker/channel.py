@@ -31,9 +31,6 @@ class Channel(Generic[Outgoing, Incoming]):
     Args:
         end: One of a connected pair of stream sockets; closed by `close`.
         direction: Messages that are accepted from the other end.
-
-    Attributes:
-        has_unsent: Whether data of a `send` without waiting is still buffered.
     """
 
     def __init__(self, end: socket.socket, direction: Direction[Incoming]) -> None:
@@ -62,8 +59,8 @@ class Channel(Generic[Outgoing, Incoming]):
         """
         data = messages.encode(message)
         if len(data) > messages.MAX_BYTES:
-            limit = f"a message has at most {messages.MAX_BYTES:,}"
-            raise errors.MessageError(f"{type(message).__name__} has {len(data):,} bytes; {limit}")
+            text = f"{type(message).__name__} has {len(data):,} bytes; a message has at most {messages.MAX_BYTES:,}"
+            raise errors.MessageError(text)
         self._unsent += _HEAD.pack(len(data)) + data
         self.flush(wait=wait)
 

@@ -59,10 +59,10 @@ def _gpu_memory(config: SlotConfig, variables: Mapping[str, str]) -> dict[str, s
     """
     share = float(variables.get(env.GPU_MEMORY) or config.gpu_share)
     # torch ignores the older variable beside the newer one.
-    options = variables.get(_ALLOCATOR) or variables.get(_OLD_ALLOCATOR) or ""
-    if share >= 1 or _FRACTION in options:
+    user_options = variables.get(_ALLOCATOR) or variables.get(_OLD_ALLOCATOR) or ""
+    if share >= 1 or _FRACTION in user_options:
         return {}
-    return {_ALLOCATOR: ",".join(filter(None, (options, f"{_FRACTION}:{share * _TORCHS_PART:.4g}")))}
+    return {_ALLOCATOR: ",".join(filter(None, (user_options, f"{_FRACTION}:{share * _TORCHS_PART:.4g}")))}
 
 
 def use_cores(count: int) -> None:

@@ -36,16 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _stop_trials(trial_parents(options.below), options.seconds)
 
 
-def _stop_trials(parents: Mapping[int, int], seconds: float) -> int:
-    """Send SIGTERM to trials, and wait until they have ended; return the exit code.
+def _stop_trials(templates: Mapping[int, int], seconds: float) -> int:
+    """Send SIGTERM to trials, and wait at most so long until they have ended; return the exit code.
 
     Args:
-        parents: Pid of each trial → pid of its template.
+        templates: Pid of each trial → pid of its template.
         seconds: Time limit.
     """
     deadline = time.monotonic() + seconds
     pid_by_pidfd = {}
-    for pid, template in parents.items():
+    for pid, template in templates.items():
         with contextlib.suppress(ProcessLookupError):
             os.kill(template, REMOVAL_SIGNAL)  # before SIGTERM, because the slot may end right after it
             pidfd = os.pidfd_open(pid)
@@ -84,14 +84,13 @@ def trial_parents(below: int | None = None) -> dict[int, int]:
         if entry.name.isdigit() and (process := _read_process(entry)) is not None:
             processes[int(entry.name)] = process
     templates = {pid for pid, process in processes.items() if _TEMPLATE in process.command}
-    parents = {
-        pid: process.parent
-        for pid, process in processes.items()
-        if process.parent in templates
-        and process.session == pid
-        and (pid in templates or _TRIAL in process.command)
-        and (below is None or _is_below(pid, below, processes))
-    }
+    parents = {}
+    for pid, process in processes.items():
+        has_trial_command = pid in templates or _TRIAL in process.command  # a forked trial has the template's command
+        leads_session = process.session == pid
+        is_in_scope = below is None or _is_below(pid, below, processes)
+        if process.parent in templates and has_trial_command and leads_session and is_in_scope:
+            parents[pid] = process.parent
     # A process that a trial has forked has the template's command line too. It is left out, because its parent is a trial.
     return {pid: parent for pid, parent in parents.items() if parent not in parents}
 

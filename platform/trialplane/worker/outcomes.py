@@ -64,9 +64,11 @@ def outcome_of_result(
         result, how_ended = newest, "returned nothing"
     metrics, other_values = _split_metrics(_values_by_name(request, result))
     for name in request.reported:  # for these the controller takes the best of all reports, so a returned NaN does no harm
-        if name in newest and not math.isfinite(metrics.get(name, math.nan)):
+        is_finite = math.isfinite(metrics.get(name, math.nan))
+        if name in newest and not is_finite:
             metrics[name] = newest[name]
-    if defects := _defects(request.metrics, metrics):
+    defects = _defects(request.metrics, metrics)
+    if defects:
         verb = f"{how_ended}, after reports of" if how_ended else "returned"
         return _defective_outcome(request, metrics, defects, f"it {verb} {_result_text(request, result, metrics)}")
     returned, large = _split_by_size(other_values)
@@ -77,23 +79,16 @@ def outcome_of_result(
 
 
 def _defective_outcome(
-    request: records.TrialRequest, metrics: Mapping[str, float], defects: Sequence[str], description: str
+    request: records.TrialRequest, metrics: Mapping[str, float], defects: Sequence[str], result_text: str
 ) -> records.TrialOutcome:
-    """Return the outcome for a result that lacks metrics, or whose metrics are not finite.
-
-    Args:
-        request: Request of the trial.
-        metrics: Metrics of the result.
-        defects: Descriptions of the defects.
-        description: Description of the result, for the message.
-    """
+    """Return the outcome for a result that lacks metrics, or whose metrics are not finite; its message describes both."""
     message = f"{'; '.join(defects)}: run(ctx) must return a finite number for each objective and constraint"
     return records.TrialOutcome(
         number=request.number,
         state=TrialState.FAILED,
         failure=FailureClass.INVALID,
         metrics=metrics,
-        message=f"{message}; {description}",
+        message=f"{message}; {result_text}",
         fingerprint="; ".join(defects),  # without the result, which differs between trials with the same defects
     )
 
@@ -128,7 +123,7 @@ def _write_arrays(values: Mapping[str, Any], file: Path) -> int:
 
 
 def _values_by_name(request: records.TrialRequest, result: Any) -> Mapping[str, Any]:
-    """Return a result's values by name; an empty mapping if the result is a list of more values than metrics."""
+    """Return a result's values by name: {"loss": 0.1} for 0.1; an empty mapping for a list of more values than metrics."""
     if isinstance(result, Mapping):
         return result
     values = result if isinstance(result, (list, tuple)) else [result]
@@ -240,12 +235,8 @@ def outcome_of_error(
 ) -> records.TrialOutcome:
     """Return the outcome for an exception that ended the job's function, and print the traceback of a failure.
 
-    The state is PRUNED or PAUSED if the exception says so, otherwise FAILED, with a class that depends on the exception.
-
-    Args:
-        request: Request of the trial.
-        raised: Exception. If it hides its cause (see `error_behind_exit`), the outcome is that of the cause.
-        metrics: Metrics of the outcome.
+    The state is PRUNED or PAUSED if the exception says so, otherwise FAILED, with a class that depends on the exception. If
+    the exception hides its cause (see `error_behind_exit`), the outcome is that of the cause.
     """
     error = error_behind_exit(raised)
     number = request.number

@@ -524,7 +524,7 @@ class RunningTrial:
         while not self.is_gone.wait(interval):
             self.samples.append(records.TrialReport(self.request.number, step, metrics=sampler.sample(), time=time.time()))
             step += 1
-            if step % sampling.MOST == 0:
+            if step % sampling.SAMPLES_BEFORE_DOUBLING == 0:
                 interval *= 2
 
     def _check_deadline(self) -> None:

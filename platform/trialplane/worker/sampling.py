@@ -17,7 +17,7 @@ from trialplane.wire.records import SlotConfig
 from trialplane.wire.system_metrics import PREFIX
 from trialplane.worker import sessions
 
-MOST = 500  # samples of an attempt at one interval, which doubles after so many
+SAMPLES_BEFORE_DOUBLING = 500  # samples of an attempt at one interval, which doubles after so many
 _PATIENCE = 10.0  # seconds for nvidia-smi, which may hang with a broken driver
 _MEGABYTE = 1e6  # MLflow's unit
 _MOST_TIMEOUTS = 3  # after which nvidia-smi is not called again
@@ -46,7 +46,7 @@ class Sampler:
         used_seconds = max(0.0, processor_seconds - self._processor_seconds)
         share = used_seconds / max(now - self._time, 1e-9) / self._config.cores
         self._processor_seconds, self._time = processor_seconds, now
-        memory = sessions.resident_memory(self._session, limit=0)
+        memory = sessions.resident_memory(self._session, limit=0)  # always the exact sum
         values = {
             "cpu_utilization_percentage": 100 * share,
             "system_memory_usage_megabytes": memory / _MEGABYTE,

@@ -17,10 +17,9 @@ from pathlib import Path
 from trialplane import errors
 from trialplane.plan import pack
 from trialplane.training import building
-from trialplane.training.steps import folders
 from trialplane.wire import paths
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import CheckpointSummary, SlotConfig, TrialRequest
+from trialplane.wire.records import SlotConfig
 
 CHUNK = 256 << 10  # bytes of a log in one event
 LIVE_BYTES = 768 << 10  # bytes of a log that are sent while the trial runs
@@ -149,28 +148,3 @@ def pack_store(store: Path, file: Path) -> str | None:
     for path in store.parent.glob(f"{store.stem}.*"):
         path.unlink(missing_ok=True)
     return str(file)
-
-
-def checkpoint_summary(config: SlotConfig, request: TrialRequest) -> CheckpointSummary | None:
-    """Return the summary of a trial's checkpoints; None if there are none, they cannot be read, or it is a collection's."""
-    if config.role != "trial":
-        return None
-    root = config.checkpoints or str(RunPaths(Path(config.root)).checkpoints)
-    with contextlib.suppress(errors.CheckpointError):
-        return folders.summary(paths.trial_checkpoints(root, config.run, request.trial, request.folder))
-    return None
-
-
-def has_saved(config: SlotConfig, request: TrialRequest) -> bool | None:
-    """Return whether a trial has left a checkpoint, in this attempt or an earlier one.
-
-    Returns:
-        None for an object store, where the slot cannot tell, and for a folder that cannot be read.
-    """
-    folder = paths.local_folder(config.checkpoints or str(RunPaths(Path(config.root)).checkpoints))
-    if folder is None:
-        return None
-    trial = request.trial if config.role == "trial" else 0  # all iterations of a collection have the folder of trial 0
-    with contextlib.suppress(OSError):
-        return paths.has_checkpoint(Path(paths.trial_checkpoints(str(folder), config.run, trial, request.folder)))
-    return None

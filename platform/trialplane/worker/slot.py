@@ -477,8 +477,8 @@ class Slot:
             start_method=running.start_method,
             log=paths.trial_log(running.request.trial, running.request.attempt, running.request.worker),
             peak_memory=max(0 if exit_message is None else exit_message.peak_memory, outcome.peak_memory),
-            saved=shipping.has_saved(self.config, running.request),
-            checkpoints=shipping.checkpoint_summary(self.config, running.request),
+            saved=trial_end.has_saved(self.config, running.request),
+            checkpoints=trial_end.checkpoint_summary(self.config, running.request),
         )
 
 

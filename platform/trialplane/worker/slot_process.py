@@ -29,6 +29,7 @@ def main() -> None:
     send_lock = threading.Lock()
 
     def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:
+        """Call a method of the slot for the call with this number, and send the answer."""
         data = pickled_answer(number, getattr(actor, method), arguments)
         with send_lock:
             connection.send_bytes(data)

@@ -1,4 +1,4 @@
-"""Make the outcome of a trial whose process has ended, in its slot.
+"""Make the outcome of a trial whose process has ended, and look up its checkpoints, in its slot.
 
 The slot has the outcome that the process has sent, if any, the metrics that it has read from a program, the process's exit
 code, and what it did to the process itself: signals to stop or kill it, and an end that it has decided.
@@ -6,15 +6,18 @@ code, and what it did to the process itself: signals to stop or kill it, and an 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import signal
 from pathlib import Path
 from typing import NamedTuple
 
-from trialplane.wire import records
+from trialplane import errors
+from trialplane.training.steps import folders
+from trialplane.wire import paths, records
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import outcomes, stopping
+from trialplane.worker import outcomes, stopping, trial
 from trialplane.worker.metrics.names import same_words
 from trialplane.worker.metrics.reader import Reader
 from trialplane.worker.running import DecidedEnd, Failure, RunningTrial
@@ -92,18 +95,20 @@ def _completed_outcome(running: RunningTrial, outcome: records.TrialOutcome, rea
     end, because it may not have done all of its work.
     """
     metrics = {**reader.newest, **outcome.metrics}
-    renamed: list[str] = []
+    renamings: list[str] = []
     for name in running.request.metrics:
         # Of a metric whose best report counts, the last value is not enough.
         needs_last_value = name not in metrics and name not in running.request.reported
-        if needs_last_value and (other_name := same_words(name, metrics)):
+        other_name = same_words(name, metrics) if needs_last_value else ""
+        if other_name:
             metrics[name] = metrics[other_name]
-            renamed.append(f"{name} is the last {other_name}, a name with the same words")
+            renamings.append(f"{name} is the last {other_name}, a name with the same words")
     for name in running.request.reported:  # the best report counts, so a training that diverges at its end has a value
         if name in reader.finite and not _is_finite(metrics, name):
             metrics[name] = reader.finite[name]
     outcome = dataclasses.replace(outcome, metrics=metrics)
-    if running.stop_reason and (running.final_outcome is None or running.stop_requested_at < running.final_outcome_at):
+    has_ended_after_stop = running.final_outcome is None or running.stop_requested_at < running.final_outcome_at
+    if running.stop_reason and has_ended_after_stop:
         text = "it ended after SIGTERM"
         return dataclasses.replace(outcome, state=TrialState.FAILED, failure=FailureClass.LOST, message=text)
     missing = [name for name in running.request.metrics if not _is_finite(metrics, name)]
@@ -115,7 +120,12 @@ def _completed_outcome(running: RunningTrial, outcome: records.TrialOutcome, rea
             message=reader.missing_message(missing, metrics),
             fingerprint="; ".join(f"{name} is {'not finite' if name in metrics else 'missing'}" for name in missing),
         )
-    remarks = (outcome.message, *renamed, *reader.remarks, *stopping.unreported_remarks(running.request.stop, metrics))
+    remarks = (
+        outcome.message,
+        *renamings,
+        *reader.remarks,
+        *stopping.unreported_remarks(running.request.stop, metrics),
+    )
     return dataclasses.replace(outcome, message="; ".join(filter(None, remarks)))
 
 
@@ -167,3 +177,27 @@ def check_arrays(outcome: records.TrialOutcome, file: Path) -> CheckedOutcome:
     return CheckedOutcome(
         dataclasses.replace(outcome, state=TrialState.FAILED, failure=FailureClass.INVALID, message=text, arrays=0)
     )
+
+
+def checkpoint_summary(config: records.SlotConfig, request: records.TrialRequest) -> records.CheckpointSummary | None:
+    """Return the summary of a trial's checkpoints; None if there are none, they cannot be read, or it is a collection's."""
+    if config.role != "trial":
+        return None
+    with contextlib.suppress(errors.CheckpointError):
+        return folders.summary(trial.checkpoint_folder(config, config.run, request.trial, request.folder))
+    return None
+
+
+def has_saved(config: records.SlotConfig, request: records.TrialRequest) -> bool | None:
+    """Return whether a trial has left a checkpoint, in this attempt or an earlier one.
+
+    Returns:
+        None for an object store, where the slot cannot tell, and for a folder that cannot be read.
+    """
+    root = paths.local_folder(trial.checkpoint_root(config, config.run))
+    if root is None:
+        return None
+    number = request.trial if config.role == "trial" else 0  # all iterations of a collection have the folder of trial 0
+    with contextlib.suppress(OSError):
+        return paths.has_checkpoint(Path(paths.trial_checkpoints(str(root), config.run, number, request.folder)))
+    return None

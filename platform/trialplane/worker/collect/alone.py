@@ -7,6 +7,7 @@ state of an iteration are not saved. All results of an iteration are in memory a
 from __future__ import annotations
 
 import collections
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -48,16 +49,13 @@ def run(
         with context.activate(worker):
             play(worker)
         seconds = time.monotonic() - began
-        counts = {"units": len(work.results), "items": sum(items for _, items, _ in work.results)}
-        result = _learn(
-            collect,
-            learn,
-            {**iteration_fields, **learner_fields, "weights": weights, "state": start.tree(states.STATE)},
-            work,
-        )
+        counts = {"units": len(work.results), "items": sum(result.items for result in work.results)}
+        learning_fields = {**iteration_fields, **learner_fields, "weights": weights, "state": start.tree(states.STATE)}
+        result = _learn(collect, learn, learning_fields, work)
         start = serving.next_start(start, result)
         shown = {name: value for name, value in result.items() if name not in serving.STATE_FILES}
-        yield {**shown, **counts, **{f"{name}_per_second": count / seconds for name, count in counts.items()}}
+        rates = {f"{name}_per_second": count / seconds for name, count in counts.items()}
+        yield {**shown, **counts, **rates}
 
 
 def _learn(
@@ -66,13 +64,9 @@ def _learn(
     fields: Mapping[str, Any],
     work: _LocalWork,
 ) -> Mapping[str, Any]:
-    """Call the learner's function with the results of one iteration; return its result.
+    """Call the learner's function, or without one write files, with the results of one iteration; return its result.
 
-    Args:
-        collect: Number of units, and the files to write.
-        learn: Function of the learner. None writes files.
-        fields: Fields of the learner's context, with `trial` as the number of the iteration.
-        work: Results of the iteration.
+    In `fields`, the fields of the learner's context, `trial` is the number of the iteration.
     """
     iteration_shards = None
     if learn is None:
@@ -90,7 +84,7 @@ class _LocalWork:
 
     def __init__(self, units_to_do: Iterator[Unit]) -> None:
         self.failed = 0
-        self.results: collections.deque[tuple[int, int, Any]] = collections.deque()  # unit, items, packed
+        self.results: collections.deque[Result] = collections.deque()  # with packed values
         self._waiting = collections.deque(units_to_do)
         self._taken: set[int] = set()  # units that were taken and not given
 
@@ -105,11 +99,11 @@ class _LocalWork:
         if unit.number not in self._taken:
             raise context.Invalid(f"ctx.give: unit {unit.number} was not taken, or has been given already")
         self._taken.remove(unit.number)
-        self.results.append((unit.number, items, transport.pack(value)))
+        self.results.append(Result(unit.number, worker=0, items=items, value=transport.pack(value)))
 
     def next(self) -> Result | None:
         """Return the next result; None if there are no more."""
         if not self.results:
             return None
-        unit, items, packed = self.results.popleft()
-        return Result(unit, worker=0, items=items, value=transport.unpack(packed))
+        result = self.results.popleft()
+        return dataclasses.replace(result, value=transport.unpack(result.value))

@@ -42,11 +42,7 @@ class OfferedResult(NamedTuple):
 
 
 def is_full(offered: Mapping[int, OfferedResult]) -> bool:
-    """Return whether a worker has to wait until some of its results are fetched.
-
-    Args:
-        offered: Results on offer, by unit.
-    """
+    """Return whether a worker that offers these results, by unit, has to wait until some of them are fetched."""
     total_size = sum(result.size for result in offered.values())
     return len(offered) >= units.BATCH_RESULTS or (len(offered) >= AHEAD and total_size >= units.BATCH_BYTES)
 
@@ -126,8 +122,9 @@ class Exchange:
         if not (self._new_requests or self._new_offers or self._new_taken or self._new_weights):
             return None
         with self._lock:
-            may_wait = (self._owed_units and not self._queued_units) or is_full(self._offered_results)
-            is_urgent = may_wait or self._new_taken or self._new_weights
+            may_wait_for_units = self._owed_units and not self._queued_units
+            is_of_learner = self._new_taken or self._new_weights
+            is_urgent = may_wait_for_units or is_full(self._offered_results) or is_of_learner
             return self._reported_at if is_urgent else self._reported_at + GATHER
 
     def news(self) -> tuple[messages.FromExchange, ...]:
@@ -284,13 +281,8 @@ class Exchange:
 
 
 def _share_weights(request: records.TrialRequest, weights: Bytes, disk_folder: Path) -> memory.HeldPath:
-    """Share the weights in a file, which all workers of this node with the same iteration and attempt have in common.
-
-    Args:
-        request: Request of the trial.
-        weights: Packed weights.
-        disk_folder: Folder on disk, in the run's home folder.
-    """
-    home_hash = zlib.crc32(str(disk_folder).encode())  # tells runs of the same name in different home folders apart
+    """Share the packed weights in one file for all workers of this node with the same iteration and attempt."""
+    # The folder is in the run's home folder, and so tells runs of the same name in different home folders apart.
+    home_hash = zlib.crc32(str(disk_folder).encode())
     name = f"{request.run}-{home_hash:08x}-{request.trial}-{request.attempt}.weights"
     return memory.share_file(name, weights, disk_folder)

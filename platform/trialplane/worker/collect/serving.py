@@ -7,6 +7,7 @@ it saves the weights and the state that the job has returned. So there is a chec
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,23 +24,21 @@ from trialplane.worker.collect.worker import Worker
 STATE_FILES = {"weights": states.WEIGHTS, "state": states.STATE}  # name in the job's result → file of the checkpoint
 
 
+@dataclasses.dataclass(frozen=True)
 class _Role:
     """The base of the two roles of a collection's process, which are called with the job's function (`trial.CallJob`).
 
-    Args:
+    Attributes:
         config: Configuration of the slot.
         request: Request of the trial.
         line: Channel to the slot.
         shared_files: Files that the slot has created for the process.
     """
 
-    def __init__(
-        self, config: records.SlotConfig, request: records.TrialRequest, line: Line, shared_files: messages.SharedFiles
-    ) -> None:
-        self._config = config
-        self._request = request
-        self._line = line
-        self._shared_files = shared_files
+    config: records.SlotConfig
+    request: records.TrialRequest
+    line: Line
+    shared_files: messages.SharedFiles
 
 
 class WorkerRole(_Role):
@@ -52,22 +51,22 @@ class WorkerRole(_Role):
             Invalid: The job has not given results of units that it took.
             Stopped: A stop was requested.
         """
-        weights = self._shared_files.weights
-        worker_units = worker.WorkerUnits(self._line, folder=Path(self._shared_files.folder), spare=fields["workdir"])
-        assert self._request.worker is not None
+        weights_file = self.shared_files.weights
+        worker_units = worker.WorkerUnits(self.line, folder=Path(self.shared_files.folder), spare=fields["workdir"])
+        assert self.request.worker is not None
         ctx = Worker(
-            **{**fields, **job_checkpoint_fields(self._config, self._request)},
-            weights=None if weights is None else transport.unpack(segments.read(weights)),
-            iteration=self._request.trial,
-            worker=self._request.worker,
+            **{**fields, **job_checkpoint_fields(self.config, self.request)},
+            weights=None if weights_file is None else transport.unpack(segments.read(weights_file)),
+            iteration=self.request.trial,
+            worker=self.request.worker,
             _work=worker_units,
         )
         try:
             _call_job(play, ctx)
         finally:
-            if not self._line.stopping:
+            if not self.line.stopping:
                 worker_units.drain()  # results that were given count even if the function has failed
-        if self._line.stopping:
+        if self.line.stopping:
             raise ctx.stopped()
         worker_units.check_complete()
         return {}
@@ -86,39 +85,39 @@ class LearnerRole(_Role):
             CheckpointError: A checkpoint is missing or damaged, or cannot be written.
             Invalid: The job's result is not a dict.
         """
-        config, iteration = self._config, self._request.trial
-        location = trial.checkpoint_folder(config, self._request.run, trial=0)  # all iterations have the folder of trial 0
+        config, iteration = self.config, self.request.trial
+        location = trial.checkpoint_folder(config, self.request.run, trial=0)  # all iterations have the folder of trial 0
         start = states.Start()
         if iteration > 0:
             start = states.States(location).load(iteration)
-        elif self._request.resume:
-            start = states.States(trial.checkpoint_folder(config, run=self._request.resume, trial=0)).newest()
-        feed = learner.ResultFeed(self._line)
+        elif self.request.resume:
+            start = states.States(trial.checkpoint_folder(config, run=self.request.resume, trial=0)).newest()
+        feed = learner.ResultFeed(self.line)
         iteration_shards = None
         if config.write:
-            checkpoints = trial.checkpoint_root(config, self._request.run)
-            iteration_shards = shards.open_shards(config.write, checkpoints, self._request.run, iteration)
+            checkpoints = trial.checkpoint_root(config, self.request.run)
+            iteration_shards = shards.open_shards(config.write, checkpoints, self.request.run, iteration)
             feed.report_existing(iteration_shards.units)
-        self._offer(feed, start.packed.get(states.WEIGHTS), fields["workdir"])
+        self._offer_weights(feed, start.packed.get(states.WEIGHTS), fields["workdir"])
         ctx = Learner(
-            **{**fields, **job_checkpoint_fields(config, self._request)},
+            **{**fields, **job_checkpoint_fields(config, self.request)},
             weights=start.tree(states.WEIGHTS),
             state=start.tree(states.STATE),
             iteration=iteration,
             shards=iteration_shards,
         )
-        result = result_dict(_call_job(learn, ctx, learner.Results(self._request.units, feed)))
+        result = result_dict(_call_job(learn, ctx, learner.Results(self.request.units, feed)))
         states.States(location).save(iteration + 1, next_start(start, result))
         return {name: value for name, value in result.items() if name not in STATE_FILES}
 
-    def _offer(self, feed: learner.ResultFeed, weights: Any, workdir: Path) -> None:
+    def _offer_weights(self, feed: learner.ResultFeed, weights: Any, workdir: Path) -> None:
         """Offer the packed weights to the workers, or report that there are none."""
         if weights is None:
-            self._line.send(messages.WeightsOffered(0))
+            self.line.send(messages.WeightsOffered(0))
             return
-        file, size = segments.Writer(self._shared_files.folder, spare=workdir).copy(weights)
+        file, size = segments.Writer(self.shared_files.folder, spare=workdir).copy(weights)
         feed.weights = Path(file)  # the feed removes the file when the workers have fetched it
-        self._line.send(messages.WeightsOffered(size, file))
+        self.line.send(messages.WeightsOffered(size, file))
 
 
 def _call_job(function: Callable[..., Any], ctx: context.Context, *arguments: Any) -> Any:

@@ -48,7 +48,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield pod.check_read_only_root(os.statvfs("/").f_flag)
     yield pod.check_no_token(pod.TOKEN.exists())
     folders = [os.environ[name] for name in ("HOME", env.HOME) if os.environ.get(name)]
-    yield pod.check_writable(folders, [obstacle for folder in folders if (obstacle := pod.obstacle(folder))])
+    yield pod.check_writable(folders)
     shm = os.statvfs("/dev/shm")
     yield pod.check_shared_memory(shm.f_frsize * shm.f_blocks, arguments.shm)
     if arguments.data:

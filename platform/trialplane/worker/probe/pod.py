@@ -74,26 +74,18 @@ def check_no_token(exists: bool) -> Finding:
     return findings.passed("token", "none")
 
 
-def obstacle(folder: str) -> str:
-    """Return the reason why a folder cannot be written, or ""."""
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder) as file:
-            file.write(b"probe")
-    except OSError as error:
-        return f"{folder}: {error.strerror}"
-    return ""
-
-
-def check_writable(folders: Sequence[str], obstacles: Sequence[str]) -> Finding:
-    """Judge the folders that trials write to.
-
-    Args:
-        folders: Folders.
-        obstacles: Reasons why some of them cannot be written, from `obstacle`.
-    """
-    if obstacles:
-        return findings.failed("folders", f"cannot be written: {'; '.join(obstacles)}", _MANIFEST)
+def check_writable(folders: Sequence[str]) -> Finding:
+    """Check that trials can create files in folders, which are created if they are missing."""
+    problems = []
+    for folder in folders:
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=folder) as file:
+                file.write(b"probe")
+        except OSError as error:
+            problems.append(f"{folder}: {error.strerror}")
+    if problems:
+        return findings.failed("folders", f"cannot be written: {'; '.join(problems)}", _MANIFEST)
     return findings.passed("folders", f"{' and '.join(folders)} can be written")
 
 
