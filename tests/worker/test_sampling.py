@@ -157,7 +157,7 @@ def test_an_nvidia_smi_that_hangs_is_called_a_few_times(monkeypatch: pytest.Monk
 def test_a_slot_sends_samples_while_the_trial_runs_and_apart_from_its_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "MOST", 2)
+    monkeypatch.setattr(sampling, "SAMPLES_BEFORE_DOUBLING", 2)
     monkeypatch.setattr(sampling.Sampler, "sample", lambda self: {"system/cpu_utilization_percentage": 1.0})
     goal = tmp_path / "goal"
     with Bench(tmp_path, {"train": JOB}, system_metrics=0.01) as bench:

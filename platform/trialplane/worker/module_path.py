@@ -38,15 +38,17 @@ def with_import_folders(command: Sequence[str], variables: Mapping[str, str]) ->
 
 def _shell_text(text: str) -> str:
     """Return a text for a shell with a reference to the folders before those that it sets: PYTHONPATH="${VARIABLE}":src."""
-    pieces, end, quote = [], 0, ""
+    pieces, copied_until = [], 0
+    quote = ""  # the quotation mark that is open at this point of the text
     for match in _ASSIGNMENT.finditer(text):
-        quote = credentials.open_quote(text[end : match.end()], quote)
+        piece = text[copied_until : match.end()]
+        quote = credentials.open_quote(piece, quote)
         reference = f'"${{{env.MODULE_FOLDERS}}}"'
-        if quote == '"':  # the text is for another shell, which replaces the variable
+        if quote == '"':  # bash -c "PYTHONPATH=src …": the inner shell replaces the variable
             reference = reference.replace('"', r"\"").replace("$", r"\$")
-        pieces += [text[end : match.end()], reference, os.pathsep]
-        end = match.end()
-    return "".join([*pieces, text[end:]])
+        pieces += [piece, reference, os.pathsep]
+        copied_until = match.end()
+    return "".join([*pieces, text[copied_until:]])
 
 
 def _words(command: Sequence[str], folders: str) -> Iterator[str]:

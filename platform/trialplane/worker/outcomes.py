@@ -60,7 +60,8 @@ def outcome_of_result(
     Raises:
         TransportError: The arrays file cannot be written, or a value cannot be packed.
     """
-    if result is None and newest and request.metrics:
+    has_reports_alone = result is None and bool(newest)
+    if has_reports_alone and request.metrics:
         result, how_ended = newest, "returned nothing"
     metrics, other_values = _split_metrics(_values_by_name(request, result))
     for name in request.reported:  # for these the controller takes the best of all reports, so a returned NaN does no harm

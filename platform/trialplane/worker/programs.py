@@ -196,9 +196,8 @@ class Script:
         return {}
 
     def _code_with(self, params: Mapping[str, Any]) -> types.CodeType:
-        """Return the code to run; with the trial's parameters as assignments in it, if its arguments say so."""
-        globals_placeholder = f"{{{arguments.GLOBALS}}}"  # {globals}
-        if globals_placeholder not in self._program.arguments:
+        """Return the code to run; with parameters in place of its values, as `lr = 0.1`, if the arguments have {globals}."""
+        if f"{{{arguments.GLOBALS}}}" not in self._program.arguments:
             return self._code
         tree = arguments.replace_values(notebook.parse(self._text), params)
         return compile(tree, self._code.co_filename, "exec", dont_inherit=True)
@@ -277,26 +276,26 @@ def _run_forwarding_sigterm(argv: list[str]) -> int:
     Raises:
         OSError: The command cannot be started.
     """
-    # The handler may be called before the command has started. Until then, the list with its process group is empty.
-    received_signals: list[int] = []
-    process_groups: list[int] = []
+    is_stopped = False
+    command_group: int | None = None  # process group of the command; None until it has started
 
-    def forward(signal_number: int, _: Any) -> None:
+    def forward(*_: object) -> None:
         """Record SIGTERM, and pass it on to the command if it has started."""
-        received_signals.append(signal_number)
-        for group in process_groups:
-            _signal_group(group, signal_number)
+        nonlocal is_stopped
+        is_stopped = True
+        if command_group is not None:
+            _signal_group(command_group, signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, forward)
     # The command gets a process group of its own, which is signaled as a whole, because a shell does not pass a signal on to
     # its children.
     child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=process.end_with_parent, process_group=0)
-    process_groups.append(child.pid)
-    if received_signals:  # the signal may have arrived before the group was recorded
-        _signal_group(child.pid, signal.SIGTERM)
+    command_group = child.pid
+    if is_stopped:  # the signal may have arrived before the group was recorded
+        _signal_group(command_group, signal.SIGTERM)
     code = child.wait()
     only_check = 0  # signal number that only checks that the group has processes
-    while received_signals and _signal_group(child.pid, only_check):
+    while is_stopped and _signal_group(command_group, only_check):
         time.sleep(0.05)
     return code
 

@@ -337,7 +337,7 @@ class RunningTrial:
                 return  # the last read includes the output of the process's exit hooks
             self.timers.set("read", now + INTERVAL, self.read_metrics)
             self._update_log_size(self.reader.log)
-        program_bytes = self.printed_bytes if ended else self.log_size
+        program_bytes = self.printed_bytes if ended else self.log_size  # what follows is of processes that outlive it
         self._record_read(self.reader.read(now, ended=ended, printed_bytes=program_bytes), self.reports)
         self._record_read(self.reader.late_reports, self.late_reports)
 
@@ -412,15 +412,17 @@ class RunningTrial:
                 objective could extend its time by the same request again and again.
         """
         now = time.monotonic()
-        waited_since = self.report_sent_at if self.is_answer_due else self.handed_over_at
+        requested_at = self.report_sent_at if self.is_answer_due else self.handed_over_at
+        uncredited_since = max(requested_at, self.credited_until)  # no second is added to the deadline twice
         if self.request.worker is None and not is_repeated:
-            self.timers.postpone("deadline", now - max(waited_since, self.credited_until))
+            self.timers.postpone("deadline", now - uncredited_since)
         self.credited_until = now
 
     def handle_start(self, pid: int, method: str, pidfd: int) -> None:
         """Record the started process, and send it the signal of a kill or stop that was requested before."""
         with self.lock:
-            self.pid, self.start_method, self.pidfd, self.template_asked_at = pid, method, pidfd, None
+            self.pid, self.start_method, self.pidfd = pid, method, pidfd
+            self.template_asked_at = None  # the template has answered
             self.timers.cancel("template")
             if self.kill_reason:
                 self._signal(signal.SIGKILL)

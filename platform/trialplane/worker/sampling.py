@@ -87,8 +87,9 @@ def _device_values(output: str, visible_devices: Sequence[str]) -> Iterator[tupl
     Raises:
         ValueError: The output has a line that is no GPU of the trial, such as "No devices were found".
     """
-    for index, uuid, *cells in csv.reader(output.splitlines(), skipinitialspace=True):
-        position = visible_devices.index(uuid if uuid in visible_devices else index) if visible_devices else int(index)
+    for index, uuid, *cells in csv.reader(output.splitlines(), skipinitialspace=True):  # 0, GPU-1f…, 35, 2048, 81559, 120
+        device = uuid if uuid in visible_devices else index
+        position = visible_devices.index(device) if visible_devices else int(index)
         utilization, used, total, power = map(_number, cells)
         values = {
             "utilization_percentage": utilization,

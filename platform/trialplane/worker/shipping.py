@@ -109,15 +109,15 @@ class Log:
         if sends_end and left_out > 0:
             mark = f"\n[trialplane: {left_out:,} bytes of this log are left out here]\n".encode()
             self._offset += left_out
-        limit = size if sends_end else min(size, LIVE_BYTES)
-        count = min(limit - self._offset, CHUNK)
+        end_offset = size if sends_end else min(size, LIVE_BYTES)
+        count = min(end_offset - self._offset, CHUNK)
         if count <= 0:
             return b""
         with self._file.open("rb") as file:
             file.seek(self._offset)
-            data = file.read(count)
-        self._offset += len(data)
-        return mark + data
+            piece = file.read(count)
+        self._offset += len(piece)
+        return mark + piece
 
     @property
     def is_sent(self) -> bool:

@@ -295,9 +295,9 @@ def _prepare_origin(
     """
     _check_parent_checkpoint(config, request)
     origin = _find_origin(config, request, own_location)
-    # Later attempts have checkpoints of their own, unless `reuse` lets them continue an earlier run's trial. Only a trial
-    # must start from another run's.
-    if request.resume and (request.attempt == 1 or origin.is_reused) and config.role == "trial":
+    # Later attempts have checkpoints of their own, unless `reuse` lets them continue an earlier run's trial.
+    may_start_there = request.attempt == 1 or origin.is_reused
+    if request.resume and may_start_there and config.role == "trial":  # a collection need not start there
         reporter.warning = lambda: _origin_warning(request, origin)
     if origin.is_reused:
         reporter.start_step = functools.partial(_start_step, origin)

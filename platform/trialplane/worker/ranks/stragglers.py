@@ -101,8 +101,7 @@ class Stragglers:
         slowest = max(slow, key=medians.__getitem__, default=None)
         self._slowest = None
         if slowest is not None:
-            step, seconds = self._steps[slowest], medians[slowest]
-            self._slowest = Straggler(slowest, step, seconds, median=slow[slowest])
+            self._slowest = Straggler(slowest, self._steps[slowest], medians[slowest], median=slow[slowest])
         changed_ranks = sorted(self._slow.symmetric_difference(slow))
         if not changed_ranks:
             return None

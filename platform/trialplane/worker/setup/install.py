@@ -81,16 +81,19 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
         SlotError: The index did not answer, or the node is at fault.
         OSError: The node is at fault.
     """
-    listed = requirements.read(code, name, is_named=not name.endswith(".py"))
-    if issues := [*listed.issues, *requirements.install_issues(listed)]:
-        raise EntrypointError(str(SpecError(issues)))
+    is_script = name.endswith(".py")  # which may have no requirements
+    listed = requirements.read(code, name, is_named=not is_script)
+    unsupported = [*listed.issues, *requirements.install_issues(listed)]
+    if unsupported:
+        raise EntrypointError(str(SpecError(unsupported)))
     applicable = [line for line in listed.lines if line.applies]
-    # Another version of Python cannot be installed, so only the packages count here.
-    if not requirements.unmet_issues(dataclasses.replace(listed, python=None)):
+    packages_alone = dataclasses.replace(listed, python=None)  # another version of Python cannot be installed
+    if not requirements.unmet_issues(packages_alone):
         return []
     pins = pinned_packages()
-    if issues := list(_pin_conflicts(applicable, pins)):
-        raise EntrypointError(str(SpecError(issues)))
+    conflicts = list(_pin_conflicts(applicable, pins))
+    if conflicts:
+        raise EntrypointError(str(SpecError(conflicts)))
     deadline = time.monotonic() + limits.seconds
     work = target / ".work"  # on the volume of the packages, so that uv can link files from its cache
     work.mkdir(parents=True, exist_ok=True)
@@ -206,7 +209,8 @@ def _hiding_file(target: Path, pins: dict[str, str]) -> str:
     needed_modules.discard("")  # of files that are not modules
     for path in sorted(target.glob("**/*")):
         path_in_target = path.relative_to(target)
-        if path_in_target.parts[0] not in _COMMON and _module_name(path_in_target) in needed_modules and path.is_file():
+        is_needed = _module_name(path_in_target) in needed_modules
+        if is_needed and path_in_target.parts[0] not in _COMMON and path.is_file():
             return str(path_in_target)
     return ""
 
@@ -287,7 +291,7 @@ def _uv_error(output: str, index: str) -> EntrypointError | SlotError:
 
 def size_on_disk(folder: Path) -> int:
     """Return the bytes that a folder takes on disk, as the kubelet counts them: a file with several names once."""
-    sizes: dict[tuple[int, int], int] = {}
+    sizes: dict[tuple[int, int], int] = {}  # device and inode → bytes
     for root, folders, files in os.walk(folder):
         for name in (*folders, *files):
             status = os.lstat(f"{root}/{name}")

@@ -93,7 +93,8 @@ def check_installed(config: records.SlotConfig) -> None:
         refusal = cluster.refusal_file(Path(packages))
         if refusal.is_file():
             raise errors.EntrypointError(refusal.read_text())  # the message of the pod's container `install`
-    listed = requirements.read(Path(config.code), name, is_named=not name.endswith(".py"))
+    is_script = name.endswith(".py")  # which may have no requirements
+    listed = requirements.read(Path(config.code), name, is_named=not is_script)
     remedy = "`platform image build --job NAME` builds an image that has them" if config.ship else ""
     issues = [*listed.issues, *requirements.unmet_issues(listed, remedy)]
     if issues:
@@ -114,9 +115,10 @@ def check_arguments(job_function: context.JobFunction, config: records.SlotConfi
         Invalid: The script refused the arguments; the message has its output.
     """
     program = config.program
-    if program is None or program.sample is None or not program.script:
+    if program is None or program.sample is None or not program.script:  # without example parameters it cannot be run
         return
-    if not _has_known_parser(Path(config.code, program.script)):
+    script = Path(config.code, program.script)
+    if not _has_known_parser(script):
         return
     with tempfile.TemporaryDirectory(prefix="trialplane-") as folder, tempfile.TemporaryFile() as output:
         pid = os.fork()
@@ -132,7 +134,7 @@ def check_arguments(job_function: context.JobFunction, config: records.SlotConfi
         text = output.read()[-TAIL:].decode(errors="replace")
         if os.waitstatus_to_exitcode(status) == USAGE_ERROR and "usage:" in text.lower():
             sys.stderr.write(text)
-            raise refusal_error(program.script, text, _replacing_options(Path(config.code, program.script), program.sample))
+            raise refusal_error(program.script, text, _replacing_options(script, program.sample))
 
 
 def _replacing_options(script: Path, sample: Mapping[str, Any]) -> dict[str, str]:

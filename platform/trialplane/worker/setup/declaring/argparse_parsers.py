@@ -151,11 +151,13 @@ def _end_at_jsonargparse(declarations: Declarations, parser: Any) -> NoReturn:
     subcommands = getattr(parser._subcommands_action, "choices", None) or {}
     is_lightning = "fit" in subcommands
     if is_lightning:
-        parser, declarations.subcommands = subcommands["fit"], ["fit", LIGHTNING_CALLBACK]
+        parser = subcommands["fit"]
+        declarations.subcommands = ["fit", LIGHTNING_CALLBACK]
     for action in list(parser._actions):
         action.type = getattr(action, "_typehint", action.type)
         is_own = not is_lightning or action.dest.startswith(_LIGHTNING)
-        if not is_own or not (action.type in KINDS or type(action.default) in KINDS):
+        is_plain = action.type in KINDS or type(action.default) in KINDS
+        if not (is_own and is_plain):
             parser._actions.remove(action)
     _add_parser(declarations, parser)
     declarations.end()
@@ -231,15 +233,17 @@ def _add_action(declarations: Declarations, action: argparse.Action, name: str, 
         declarations.left_out.append(f"{flag or name}: stays on, as in the command or its file")
         return
     default = False if style == "switch" else declarations.plain_default(value, action.type)
+    is_boolean = style != ""
+    may_be_omitted = not action.required or action.nargs in ("?", "*")  # argparse requires positional arguments
     declarations.options.append(
         Option(
             name=name,
             default=default,
-            kind="bool" if style else KINDS.get(cast(Any, action.type), "") or kind_of(default),
+            kind="bool" if is_boolean else KINDS.get(cast(Any, action.type), "") or kind_of(default),
             flag=flag,
             choices=plain_choices(action.choices),
             style=style,
-            required=action.required and action.nargs not in ("?", "*"),
+            required=not may_be_omitted,
             lists=_list_form(action),
             aliases=tuple(action.option_strings) if len(action.option_strings) > 1 else (),
         )
@@ -248,15 +252,14 @@ def _add_action(declarations: Declarations, action: argparse.Action, name: str, 
 
 def _set_default_in_help(action: argparse.Action) -> None:
     """Set the default and the type of an argument that has them only in its help, as with tyro and pydantic-settings."""
-    default_in_help = _DEFAULT.search(str(action.help))
-    if action.default == argparse.SUPPRESS and default_in_help:
-        action.default = _unquoted(default_in_help[1]) if default_in_help[1] != "None" else None
-        action.type = _HELP_TYPES.get(str(action.metavar).rpartition("|")[2].lower(), action.type)
-
-
-def _unquoted(text: str) -> str:
-    """Return a default in tyro's help without the quotation marks that the shell needs, as around an empty text."""
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == "'" else text
+    default_in_help = _DEFAULT.search(str(action.help))  # `(default: 0.1)`
+    if action.default != argparse.SUPPRESS or not default_in_help:
+        return
+    text = default_in_help[1]
+    is_quoted = len(text) > 1 and text[0] == text[-1] == "'"  # for the shell, as an empty text
+    action.default = None if text == "None" else text[1:-1] if is_quoted else text
+    type_name = str(action.metavar).rpartition("|")[2].lower()  # `float` of the metavar `None|FLOAT`
+    action.type = _HELP_TYPES.get(type_name, action.type)
 
 
 def _obstacle(action: argparse.Action) -> str:

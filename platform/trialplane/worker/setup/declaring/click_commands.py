@@ -50,6 +50,7 @@ def _add_parameter(declarations: Declarations, parameter: Any) -> None:
         declarations.switches += [*parameter.opts, *parameter.secondary_opts]
     type_ = _python_type(parameter)
     style = _style(parameter, type_)
+    is_boolean = style != ""
     default = declarations.plain_default(parameter.default, type_)
     obstacle = _obstacle(parameter, name, is_on=style == "switch" and bool(default))
     if obstacle:
@@ -59,7 +60,7 @@ def _add_parameter(declarations: Declarations, parameter: Any) -> None:
         Option(
             name=name,
             default=bool(default) if style == "switch" else default,
-            kind="bool" if style else KINDS.get(type_, "") or kind_of(default),
+            kind="bool" if is_boolean else KINDS.get(type_, "") or kind_of(default),
             flag=flag,
             choices=plain_choices(getattr(getattr(parameter, "type", None), "choices", None)),
             style=style,

@@ -59,20 +59,24 @@ def _watch_omegaconf(declarations: Declarations) -> None:
     command_line_configs: list[Any] = []
 
     def record_command_line(*args: Any) -> Any:
-        command_line_configs.append(from_cli(*args))
-        return command_line_configs[-1]
+        config = from_cli(*args)
+        command_line_configs.append(config)
+        return config
+
+    def is_of_command_line(config: Any) -> bool:
+        return any(config is recorded for recorded in command_line_configs)
 
     def look_up(config: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
         """Return a value, and remember a key that the arguments lack."""
         node = get_node(config, key, *args, **kwargs)
-        if node is None and any(config is recorded for recorded in command_line_configs):
+        if node is None and is_of_command_line(config):
             declarations.missing_key = declarations.missing_key or str(key)
         return node
 
     def merge_until_command_line(*configs: Any) -> Any:
         """Merge configurations; if one is of the command line, add the values of the result and end."""
         merged = merge(*configs)
-        if not any(config is recorded for config in configs for recorded in command_line_configs):
+        if not any(map(is_of_command_line, configs)):
             return merged
         declarations.takes_overrides = True
         declarations.add_leaves(omegaconf.to_container(merged))
