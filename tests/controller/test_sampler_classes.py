@@ -355,4 +355,4 @@ def test_random_numbers_of_the_process_are_restored() -> None:
 
 
 def test_the_name_of_a_class_of_optuna_is_known() -> None:
-    assert samplers.is_rebuilt(optuna.samplers.TPESampler())
+    assert samplers.is_rebuilt_for_each_trial(optuna.samplers.TPESampler())

@@ -42,7 +42,7 @@ def create(run: RunPaths, plan: Plan) -> None:
         InputError: The disk is full or cannot be written.
     """
     with explain_write_errors(run.root.parent):
-        paths.make_home(run.root.parent.parent)
+        paths.make_home(run.home)
         run.root.parent.mkdir(exist_ok=True)
         scratch = RunPaths(Path(tempfile.mkdtemp(prefix=f".{plan.run}-", dir=run.root.parent)))
         try:

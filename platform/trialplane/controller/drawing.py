@@ -140,7 +140,7 @@ class Drawing:
             jobs_sampler: Sampler that has drawn the trial at first.
         """
         sampler_redraws = _GP_REDRAWS if self._search.sampler.name == "gp" else _SAMPLER_REDRAWS
-        if redraw < sampler_redraws and samplers.is_rebuilt(jobs_sampler):
+        if redraw < sampler_redraws and samplers.is_rebuilt_for_each_trial(jobs_sampler):
             return samplers.build_sampler(self._job, trial, self._code, seed_salt=redraw + 1, earlier=self._earlier)
         seed = samplers.derived_seed(samplers.derived_seed(self._job.seed, trial), redraw)  # of the trial and the redraw
         return optuna.samplers.RandomSampler(seed=seed)
@@ -178,7 +178,7 @@ class Drawing:
         sampler = samplers.build_sampler(self._job, trial, self._code, previous, earlier=self._earlier)
         self._study.sampler = sampler
         knows_earlier_trials = trial == 0 or sampler is previous
-        stores_nothing = samplers.is_rebuilt(sampler)
+        stores_nothing = samplers.is_rebuilt_for_each_trial(sampler)
         if self.is_replayed and not knows_earlier_trials and not stores_nothing:
             with self._sampler_call(trial):
                 memory = history.History(self._job, self._earlier)

@@ -54,13 +54,14 @@ class Patience:
             LedgerUnavailable: The database did not answer in time.
         """
         deadline = time.monotonic() + self._seconds
-        for attempt in itertools.count(1):
-            pause = backoff.pause(attempt, _LONGEST_PAUSE, first=0.1)
+        for failure_count in itertools.count(1):
             try:
                 result = operation()
                 break
             except errors.LedgerUnavailable as error:
-                if self.should_give_up() or time.monotonic() + pause > deadline:
+                pause = backoff.pause(failure_count, _LONGEST_PAUSE, first=0.1)
+                ends_after_deadline = time.monotonic() + pause > deadline
+                if ends_after_deadline or self.should_give_up():
                     raise
                 if not self.is_waiting:
                     log.warning(

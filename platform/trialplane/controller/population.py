@@ -108,14 +108,7 @@ def choose_restart_donor(
 ) -> int | None:
     """Return the member from whose checkpoint another one restarts: a random one of the best share.
 
-    The best member does not restart, so the result for it is None.
-
-    Args:
-        population: Settings.
-        seed: Seed of the job.
-        member: Number of the member that continues.
-        step: Number of steps at which the population restarts.
-        losses: Losses of all members that have reached the step, including this one; smaller is better.
+    The best member does not restart, so the result for it is None. For the arguments see `choose_donor`.
     """
     best_first = sorted(losses, key=lambda other: (losses[other], other))
     if member == best_first[0]:

@@ -56,6 +56,11 @@ class Stretch:
     parent: PausedTrial | None = None
     restart: bool = False
 
+    @property
+    def trains_to_end(self) -> bool:
+        """Whether it trains its trial to the end, instead of to a rung."""
+        return self.rung == 0
+
 
 class Rung:
     """The trials of one bracket that have reached one rung.
@@ -168,7 +173,7 @@ class Promotion:
         self._done_steps[trial] = max(done, done_before)
         if state is TrialState.COMPLETE:
             self._complete_count += 1
-        has_reached_rung = stretch.rung > 0 and done >= stretch.rung
+        has_reached_rung = not stretch.trains_to_end and done >= stretch.rung
         if has_reached_rung and state is not TrialState.FAILED:  # a failed one would take the place of one that can continue
             rung = self._rung(trial, stretch.rung)
             rung.add(trial, _comparable(losses))
@@ -258,7 +263,7 @@ class Promotion:
 
     @property
     def continues_one_by_one(self) -> bool:
-        """Whether the end of a stretch lets at most one paused trial continue, for which its slot is enough.
+        """Whether the end of a stretch lets at most one paused trial continue, so that the slot that it frees is enough.
 
         With several losses, an end may change the order of many. With `max: auto`, it may raise the top rung. With a budget,
         it may set reserved steps free.
@@ -291,9 +296,8 @@ class Promotion:
                 rung = rungs.get(step)
                 if rung is None or not rung.paused:
                     continue
-                for trial in rung.order[: len(rung) // self._ladder.factor]:
-                    if trial in rung.paused:
-                        yield self._next_stretch_of(trial, bracket)
+                best = rung.order[: len(rung) // self._ladder.factor]
+                yield from (self._next_stretch_of(trial, bracket) for trial in best if trial in rung.paused)
         if new_trial is not None:
             yield dataclasses.replace(self.first_stretch(new_trial), trial=None)
 
@@ -321,7 +325,8 @@ class Promotion:
 
     def _size(self, stretch: Stretch) -> int:
         """Return the number of steps of a stretch."""
-        return max(0, (stretch.rung or self._ladder.top) - stretch.done)
+        last_step = self._ladder.top if stretch.trains_to_end else stretch.rung
+        return max(0, last_step - stretch.done)
 
     def _steps_left(self) -> float:
         """Return the number of steps in the budget that are neither used nor reserved for running stretches."""
@@ -334,11 +339,10 @@ class Promotion:
         They are the steps to the end of the trial that has the most steps when all these stretches have ended.
         """
         reserved = 0
-        trains_to_end = any(other.rung == 0 for other in (stretch, *self._running.values()))
-        if not self._complete_count and not trains_to_end:
+        stretches = [stretch, *self._running.values()]
+        if not self._complete_count and not any(other.trains_to_end for other in stretches):
             paused_steps = [self._done_steps[trial] for trial in self._paused_at]
-            running_rungs = [running.rung for running in self._running.values()]
-            most_steps = max(stretch.rung, *running_rungs, *paused_steps, 0)
+            most_steps = max(*(other.rung for other in stretches), *paused_steps, 0)
             reserved = max(0, self._ladder.top - most_steps)
         return self._size(stretch) + reserved <= self._steps_left()
 

@@ -113,9 +113,9 @@ class Pruning:
             attempt: Attempt that the retry replaces.
 
         Returns:
-            Attributes of the attempt for the retry, without those of the pruner.
+            Attributes of the attempt that the retry has as well: all but those of the pruner.
         """
-        if attempt.intermediate_values:
+        if attempt.intermediate_values:  # without reports, the retry has none to get
             self._replaced[trial_id] = attempt
         return {key: value for key, value in attempt.system_attrs.items() if not key.startswith(_RUNG)}
 

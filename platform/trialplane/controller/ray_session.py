@@ -28,7 +28,7 @@ from trialplane.wire import cluster
 
 log = logging.getLogger(__name__)
 
-STARTS = 3  # tries: Ray gives its processes only 30 s to start, and on a busy machine the next try may be fast enough
+STARTS = 3  # attempts: Ray gives its processes only 30 s to start, and on a busy machine the next one may be fast enough
 QUERY_SECONDS = 2.0  # longest wait for a node to report what it has spilled, or for a head to accept a connection
 _PREFIX = "trialplane-ray-"  # of the name of the folder with Ray's files
 _RAY_FOLDER = "r"  # Ray's own folder in that folder, which Ray makes accessible to every user
@@ -103,21 +103,12 @@ def _lock(folder: Path) -> int:
 
 
 def _start_ray(roles: Sequence[Role], store_size: Callable[[int], int], folder: Path) -> None:
-    """Start Ray, in up to `STARTS` tries if it is slow, and check that it has enough GPUs.
-
-    Args:
-        roles: Roles of the job.
-        store_size: Returns the size of the object store for a number of free bytes in /dev/shm.
-        folder: Folder for Ray's files.
-
-    Raises:
-        SlotError: Ray does not start, or has fewer GPUs than the trials need.
-    """
+    """Start Ray, in up to `STARTS` tries if it is slow, and check that it has enough GPUs. See `connect`."""
     slot_count = sum(role.pods for role in roles)
     gpu_count = sum(role.resources.gpus_for(role.pods) for role in roles)
     with _map_to_slot_error(f"Ray does not start on this machine (its logs are in {folder})"):
-        for start in range(1, STARTS + 1):
-            children = process.children()
+        for attempt in range(1, STARTS + 1):
+            children_before = process.children()
             try:
                 ray.init(
                     address="local",
@@ -131,10 +122,10 @@ def _start_ray(roles: Sequence[Role], store_size: Callable[[int], int], folder: 
                 )
                 break
             except Exception as error:
-                if not _is_timeout(error) or start == STARTS:
+                if not _is_timeout(error) or attempt == STARTS:
                     raise
                 log.warning("Ray was not up after 30 s and is started again: %s", errors.first_line(error))
-                for pid in process.children() - children:  # Ray does not end them after a failed start
+                for pid in process.children() - children_before:  # Ray does not end them after a failed start
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
     available_gpus = int(ray.cluster_resources().get("GPU", 0))

@@ -86,6 +86,7 @@ def replay(
             if points.is_same(replayed.params, trial.params):
                 continue
             different.append(trial.number)
+        # A trial that was drawn otherwise gets its real parameters, and a paused trial that continues runs again.
         running = copy.copy(trial)
         running.state, running.values, running.datetime_complete = OptunaState.RUNNING, None, None
         memory.replace(memory.get_trial_id_from_study_id_trial_number(study._study_id, trial.number), running)

@@ -67,7 +67,7 @@ class Reuse:
         return len(self._answered)
 
     def answer(self, request: TrialRequest) -> bool:
-        """Return whether an attempt takes over the result of an earlier trial. `take_answers` then yields it."""
+        """Let an attempt take over the result of an earlier trial; return whether there is one. `take_answers` yields it."""
         has_result = self._reusable_trial(request) is not None
         if has_result:
             self._unanswered.append(request)

@@ -102,7 +102,7 @@ def build_sampler(
         earlier: Trials of earlier studies. CMA-ES starts from them, and TPE groups parameters that some of them lack. All
             samplers also get them as part of the history.
     """
-    if previous is not None and not is_rebuilt(previous):
+    if previous is not None and not is_rebuilt_for_each_trial(previous):
         return previous
     seed = derived_seed(job.seed, trial)
     if seed_salt is not None:
@@ -120,7 +120,7 @@ def build_sampler(
     return sampler
 
 
-def is_rebuilt(sampler: optuna.samplers.BaseSampler) -> bool:
+def is_rebuilt_for_each_trial(sampler: optuna.samplers.BaseSampler) -> bool:
     """Return whether a new sampler is built for each trial, as the sampler stores nothing that it needs for the next one.
 
     True for Optuna's samplers, except for the grid, which has computed its points. False for a class of another package,
@@ -173,6 +173,7 @@ def grid_is_drawn(job: Job, study: optuna.Study) -> bool:
     """Return whether the sampler is a grid whose points were all drawn. Optuna itself would draw a running point again."""
     if job.search.sampler.name != "grid":
         return False
+    # Optuna gives each trial with a point of the grid the number of the point. Other trials have none.
     drawn_ids = {trial.system_attrs.get("grid_id") for trial in study.get_trials(deepcopy=False)} - {None}
     point_count = math.prod(parameter.count or 1 for parameter in job.search.parameters.values())
     return len(drawn_ids) >= point_count

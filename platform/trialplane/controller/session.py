@@ -222,8 +222,8 @@ class Session:
 
             # A lost slot, and an error that is none of the platform's own, may be the first effect of a head that is about
             # to end, so wait for that. The platform's other errors have causes of their own.
-            may_be_head = isinstance(error, errors.SlotError) or not isinstance(error, errors.TrialplaneError)
-            if ray_session.is_head_lost(self._setting.ray, patience=HEAD_PATIENCE if may_be_head else 0.0):
+            may_be_caused_by_head = isinstance(error, errors.SlotError) or not isinstance(error, errors.TrialplaneError)
+            if ray_session.is_head_lost(self._setting.ray, patience=HEAD_PATIENCE if may_be_caused_by_head else 0.0):
                 text = f"Ray's head at {self._setting.ray} is lost, and the next controller continues the run"
                 raise HeadLost(f"{text}: {errors.first_line(error)}") from error
         status = self.last_status(error)
@@ -298,7 +298,7 @@ class Session:
             order = Order(setting.ledger or f"sqlite:///{run.ledger}", keeps_folder=not setting.in_cluster)
             exporter = ExporterProcess(run, order, uri, token=setting.mlflow_token)
             stack.callback(exporter.close, 5.0)  # in case of an error; otherwise `_finish` has closed it already
-            slot_stack = stack.enter_context(contextlib.ExitStack())
+            slot_stack = stack.enter_context(contextlib.ExitStack())  # closed by `_finish`, before the exporter is
             try:
                 ending = self._run_loop(ledger, exporter, board, uri, slot_stack)
             except errors.EntrypointError as error:
@@ -345,14 +345,14 @@ class Session:
         resume_command = f"`platform resume {self._run.root.name}`"
         if self._setting.in_cluster:
             # The run stays RUNNING, so that another controller continues if this one is killed.
-            interim_status = dataclasses.replace(self._status(RunState.RUNNING, ending.reason), final_state=ending.state)
+            status_during_wait = dataclasses.replace(self._status(RunState.RUNNING, ending.reason), final_state=ending.state)
         else:
             # The run has ended for the user, whose terminal need not wait. If this is killed, a resume writes the rest.
             text = f"MLflow lacks some results: {resume_command} writes the rest if this is interrupted"
-            interim_status = dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
+            status_during_wait = dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
 
         def show(text: str, *, now: bool = False) -> None:
-            board.show(dataclasses.replace(interim_status, mlflow=text), now=now)
+            board.show(dataclasses.replace(status_during_wait, mlflow=text), now=now)
 
         signal_count = len(self._signals)  # signals so far have stopped the run, and one more ends the wait
 
@@ -434,13 +434,14 @@ class Session:
     def _slot_config(self, role: Role, uri: str) -> SlotConfig:
         """Return the configuration that the slots of a role share."""
         run, job, setting = self._run, self._job, self._setting
+        entrypoint = role.entrypoint or SHARDS  # a learner need not have one
         has_preload_functions = any(":" in name for name in job.preload)  # `module:function`, which gets the parameters
         return SlotConfig(
             run=run.root.name,
             code=str(run.code),
-            entrypoint="" if role.program else role.entrypoint or SHARDS,
+            entrypoint="" if role.program else entrypoint,
             root=str(run.root),
-            cache=str(paths.cache(run.root.parent.parent)),
+            cache=str(paths.cache(run.home)),
             preload=job.preload,
             params=job.params if has_preload_functions else {},
             cpus=role.resources.threads,
@@ -582,7 +583,7 @@ def tracking_uri(run: RunPaths, *, is_gateway: bool = False) -> str:
             escapes.mask_passwords(current),
         )
         return previous
-    uri = current or previous or paths.mlflow_uri(run.root.parent.parent)
+    uri = current or previous or paths.mlflow_uri(run.home)
     uri_file.write_text(uri)
     return uri
 

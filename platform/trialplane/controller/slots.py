@@ -339,9 +339,10 @@ class SlotPool:
                 continue
             state = self._pending.pop(reference)
             state.answer_by = None  # if the process still runs and must be killed, the loop calls `kill` again
+            is_of_start = state.running is None  # otherwise the answer is that of the process in the slot
             try:
                 answer = self._host.result(reference)
-                event = self._record_warm(state, answer) if state.running is None else self._take_messages(state, answer)
+                event = self._record_warm(state, answer) if is_of_start else self._take_messages(state, answer)
             except Exception as error:  # the actor died, is of another version, or is broken
                 if isinstance(error, errors.EntrypointError) and not self._has_begun:  # the job's code has never worked
                     raise errors.EntrypointError(f"{states.NO_TRIAL}: {error}") from error

@@ -53,7 +53,8 @@ def suggest(trial: optuna.trial.Trial, job: Job, parameter: Suggest, code: JobCo
         warnings.filterwarnings("ignore", "Clip non-finite values")
         try:
             _check_limits(trial, job, parameter)
-            if (fixed := _fixed_without_logarithm(trial, parameter)) is not None:
+            fixed = _fixed_value_without_logarithm(trial, parameter)
+            if fixed is not None:
                 return Suggested(fixed, warnings=(f"{parameter.name} is fixed at {fixed:g}, which is out of its range",))
             if parameter.name not in trial.distributions:
                 _draw_joint_parameters(trial, job, code)
@@ -74,11 +75,12 @@ def restore_joint_parameters(trial: optuna.trial.Trial) -> optuna.trial.Trial:
     """Give a trial the parameters that were drawn jointly for an earlier attempt at it, if any; return the trial."""
     stored = trial.storage.get_trial_system_attrs(trial._trial_id).get(_JOINT)
     if stored is not None:
-        distributions_by_name = {name: distributions.json_to_distribution(text) for name, (_, text) in stored.items()}
-        trial.relative_search_space = distributions_by_name
-        trial._relative_params = {
-            name: distributions_by_name[name].to_external_repr(internal) for name, (internal, _) in stored.items()
-        }
+        drawn_space, drawn_values = {}, {}
+        for name, (internal_value, distribution_json) in stored.items():
+            distribution = distributions.json_to_distribution(distribution_json)
+            drawn_space[name] = distribution
+            drawn_values[name] = distribution.to_external_repr(internal_value)
+        trial.relative_search_space, trial._relative_params = drawn_space, drawn_values
     return trial
 
 
@@ -114,7 +116,7 @@ def _check_limits(trial: optuna.trial.Trial, job: Job, parameter: Suggest) -> No
             )
 
 
-def _fixed_without_logarithm(trial: optuna.trial.Trial, parameter: Suggest) -> float | None:
+def _fixed_value_without_logarithm(trial: optuna.trial.Trial, parameter: Suggest) -> float | None:
     """Return the value of a fixed parameter with a logarithmic range if it has no logarithm, as 0 has none; otherwise None.
 
     Optuna raises an error for such a value, and only warns of others out of range. Its trial does not get the parameter, as

@@ -107,13 +107,14 @@ class WorkerSlot:
             has_unfetched: Whether one of its results waits in its memory until the object store has room.
         """
         runs = self.request is not None
+        waits_for_platform = has_unfetched or self.requested > 0  # for room for a result, or for units
         if self.is_given_up:
             state = "gone"
         elif runs and has_units:
             state = "working"
         elif not runs and self.failed_outcome is not None:
             state = "failed"
-        elif self.is_at_end or (runs and (has_unfetched or self.requested)):
+        elif self.is_at_end or (runs and waits_for_platform):
             state = "waiting"
         else:
             state = "starting"

@@ -196,6 +196,11 @@ class RunPaths:
         self.scratch = root / "scratch"
         self.checkpoints = root / "checkpoints"
 
+    @property
+    def home(self) -> Path:
+        """Folder with all files of trialplane on the machine: that of the run is HOME/runs/RUN."""
+        return self.root.parent.parent
+
     @classmethod
     def of(cls, home_folder: Path, run: str) -> RunPaths:
         """Return the paths of the run named `run`, whose folder is in `home_folder`."""

@@ -32,7 +32,7 @@ class StudyWorkload(Workload):
         self._remover: CheckpointRemover | None = None  # without it, no checkpoint is removed
         self._keeps_files = False
         if isinstance(job, Study) and (job.keep is not None or ledger.promotion is not None):
-            # A trial that the user has tried again has failed, but needs the checkpoints that it will save.
+            # A trial that the user lets run again has failed, but needs the checkpoints that it will save.
             waiting = ledger.waiting_trials
             rows = [row for trial, row in ledger.newest.items() if trial not in waiting]
             self._remover = CheckpointRemover(job, slots, newest=rows)

@@ -70,7 +70,7 @@ class TrainingReports:
 
     def add(self, report: TrialReport) -> None:
         """Add a report; the first report of another attempt resets the progress."""
-        newest = self.progress
+        newest = self.progress  # before this report
         if report.number != self._number:
             self._number = report.number
             newest = TrainingProgress()
@@ -83,7 +83,7 @@ class TrainingReports:
         step = report.step if newest.step is None else max(report.step, newest.step)
         lasting = {name: value for name, value in newest.metrics.items() if name not in _TRANSIENT}
         self.progress = TrainingProgress(step=step, total_steps=total, metrics={**lasting, **metrics})
-        if not self._steps or step > self._steps[-1][1]:
+        if newest.step is None or step > newest.step:
             self._steps.append((report.time, step))
 
     def eta(self, now: float) -> float | None:

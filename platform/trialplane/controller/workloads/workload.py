@@ -151,15 +151,7 @@ class Workload(abc.ABC):
         return self._ledger.job.trials - self._ledger.counts.ended
 
     def send_files(self, may_continue: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
-        """Send the files that the job keeps of its trials to MLflow, after they have ended. Only a study keeps any.
-
-        Args:
-            may_continue: Returns whether the user lets the run continue.
-            show: Shows the user a text on what the run waits for.
-
-        Returns:
-            A sentence on each trial whose files MLflow lacks.
-        """
+        """Send the files that the job keeps of its trials to MLflow, see `FileSender.run`. Only a study keeps any."""
         return []
 
     def close(self) -> None:
