@@ -247,7 +247,7 @@ def result(answer: Any) -> Any:
     try:
         return ray.get(answer)
     except ray.exceptions.RayTaskError as error:
-        raise error.cause or error from None
+        raise error.cause or error from None  # the cause is the error that the call itself has raised
     except ray.exceptions.RayError as error:
         raise errors.SlotError(errors.first_line(error)) from error
 

@@ -120,7 +120,7 @@ def _replay_draw(
 
 def _replay_end(study: optuna.Study, memory: history.History, end: End) -> None:
     """Tell the sampler of the temporary study the end of a trial, and record it in the study's memory."""
-    ended = copy.copy(end.trial)
+    ended = copy.copy(end.trial)  # `record_end` changes it
     trial_id = memory.get_trial_id_from_study_id_trial_number(study._study_id, ended.number)
     study.sampler.after_trial(study, memory.get_trial(trial_id), ended.state, ended.values)
     memory.replace(trial_id, ended)

@@ -79,7 +79,7 @@ class Reuse:
         Args:
             is_stuck: Whether nothing starts before one of them has ended.
         """
-        is_stuck = is_stuck and not self._unanswered
+        is_stuck = is_stuck and not self._unanswered  # the end of one of these may let something start
         while self._unanswered:
             request = self._unanswered.popleft()
             trial = self._reusable_trial(request)
@@ -88,7 +88,7 @@ class Reuse:
                 request.number, TrialState.COMPLETE, metrics=trial.metrics, returned=trial.returned, step=trial.step
             )
             yield Answer(request, _mark_answered(outcome, trial.run, trial.trial), reports=())
-        for request in self.following.take_due(is_stuck):
+        for request in self.following.take_due(is_stuck):  # with `reuse`, in the order of the earlier run
             attempt = self.following.repeated_attempt(request)
             assert attempt is not None
             assert attempt.outcome is not None
@@ -134,7 +134,8 @@ class Reuse:
             return beginning
         continues_own_checkpoint = segment.parent is not None
         trains_to_end = segment.rung == 0
-        is_before_rung = beginning.step + beginning.offset < segment.rung
+        trained_steps = beginning.step + beginning.offset
+        is_before_rung = trained_steps < segment.rung
         return beginning if not continues_own_checkpoint and (trains_to_end or is_before_rung) else None
 
     def _matching_beginning(self, request: TrialRequest) -> Beginning | None:

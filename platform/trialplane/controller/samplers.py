@@ -231,7 +231,12 @@ class _Cmaes(optuna.samplers.CmaEsSampler):
         self._starts = other._starts
 
     def _init_optimizer(self, trans: Any, direction: Any) -> Any:
-        """Return the optimizer of the first generation, which gets its random numbers from the caller."""
+        """Return the optimizer of the first generation, which gets its random numbers from the caller.
+
+        Args:
+            trans: Optuna's transform of the space, which has the bounds of each dimension.
+            direction: Direction of the objective.
+        """
         dimension_count = len(trans.bounds)
         if (start := self._starts.get(dimension_count)) is not None:
             # Optuna's method draws a seed for the optimizer. Draw it too, so that the numbers after it are the same.

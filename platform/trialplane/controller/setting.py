@@ -51,8 +51,8 @@ class Setting:
         Raises:
             InputError: The address of the status, the grace, a price, or the run's token cannot be read.
         """
-        host, colon, port = environ.get(env.STATUS, "").rpartition(":")
-        if colon and not port.isdigit():
+        status_host, colon, status_port = environ.get(env.STATUS, "").rpartition(":")  # without the variable, all are ""
+        if colon and not status_port.isdigit():
             raise errors.InputError(f"{env.STATUS} must be host:port, for example 0.0.0.0:8090")
         try:
             grace = float(environ[env.GRACE]) if environ.get(env.GRACE) else None
@@ -70,7 +70,7 @@ class Setting:
             ledger=_ledger_url(environ.get(env.LEDGER, ""), token),
             key=ledger.token_digest(token) if token else "",
             mlflow_token=mlflow.token(token) if token else "",
-            status=(host, int(port)) if colon else cls.status,
+            status=(status_host, int(status_port)) if colon else cls.status,
             checkpoints=environ.get(env.CHECKPOINTS, "") if is_in_pod else "",
             grace=grace,
             prices=prices,

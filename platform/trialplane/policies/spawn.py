@@ -146,12 +146,14 @@ def _guard_method(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that raises PolicyError if it would start processes that could fail or hang."""
     import inspect  # not needed without `datasets`
 
-    position = list(inspect.signature(method).parameters).index("num_proc")  # if it is passed without its name
+    position = list(inspect.signature(method).parameters).index("num_proc")  # among arguments without names
 
     @functools.wraps(method)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        num_proc = kwargs.get("num_proc", args[position] if len(args) > position else None)
-        if num_proc and (reasons := reasons_not_to_map()):
+        positional_num_proc = args[position] if len(args) > position else None
+        num_proc = kwargs.get("num_proc", positional_num_proc)
+        reasons = reasons_not_to_map() if num_proc else []
+        if reasons:
             raise errors.PolicyError(
                 f"Dataset.{method.__name__}(num_proc={num_proc}) starts processes (datasets does so even for 1), "
                 f"but {'; '.join(reasons)}. Forked processes would fail or hang. Call it before the model is on the GPU and "

@@ -253,7 +253,7 @@ class CollectionWorkload(Workload):
 
     def _end_iteration(self, iteration: Iteration, event: SlotTrial, learner_outcome: TrialOutcome) -> SlotTrial:
         """End the iteration whose learner has ended, and its workers; return the event of the iteration's end."""
-        iteration.check_spilling(self._stores.spilled_bytes, at_once=True)
+        iteration.check_spilling(self._stores.spilled_bytes, at_once=True)  # otherwise only at intervals
         self._iteration = None
         iteration.close()
         self._end_workers("the iteration is over")

@@ -78,7 +78,7 @@ class StudyWorkload(Workload):
     def failure_ending(self) -> Ending | None:
         """Return the run's ending if its first trials have failed alike; otherwise None."""
         requests = self._alike.find_fatal(self._ledger.running())
-        return self._failed_alike(requests) if requests else None
+        return self._ending_of_alike_failures(requests) if requests else None
 
     def final_ending(self) -> Ending:
         """Return the run's ending when no trial runs and none can be started: a success if any trial is complete."""
@@ -110,7 +110,7 @@ class StudyWorkload(Workload):
             avoided=self._ledger.drawing.avoided,
         )
 
-    def _failed_alike(self, requests: Sequence[TrialRequest]) -> Ending:
+    def _ending_of_alike_failures(self, requests: Sequence[TrialRequest]) -> Ending:
         """Return the ending of a study because of failures that are alike, or of one that every trial would have.
 
         Args:

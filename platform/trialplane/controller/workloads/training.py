@@ -79,10 +79,10 @@ class TrainingReports:
         metrics = dict(report.metrics)
         if SECONDS_LEFT in metrics:
             self._end = report.time + metrics[SECONDS_LEFT]
-        total = progress.as_count(metrics.pop(TOTAL_STEPS, newest.total_steps))
+        total_steps = progress.as_count(metrics.pop(TOTAL_STEPS, newest.total_steps))
         step = report.step if newest.step is None else max(report.step, newest.step)
         lasting = {name: value for name, value in newest.metrics.items() if name not in _TRANSIENT}
-        self.progress = TrainingProgress(step=step, total_steps=total, metrics={**lasting, **metrics})
+        self.progress = TrainingProgress(step=step, total_steps=total_steps, metrics={**lasting, **metrics})
         if newest.step is None or step > newest.step:
             self._steps.append((report.time, step))
 
