@@ -486,6 +486,41 @@ def test_a_smoke_run_is_bounded(
     assert made().objectives[0].metric == metric
 
 
+@pytest.mark.parametrize(
+    ("printed", "objective"),
+    [
+        ("print(f'Test loss: {x:.4f}')", "test_loss:min"),
+        ("print('Test loss: %.4f' % x)", "test_loss:min"),
+        ("print('val accuracy: {:.2f}'.format(x))", "val_accuracy:max"),
+        ("logging.info('AUC = ' + str(x))", "AUC:max"),
+        ("bar.set_postfix(val_f1=x)", "val_f1:max"),
+        ("print('done', x)", "METRIC:min"),
+        ("open('Test loss: %f')", "METRIC:min"),
+    ],
+)
+def test_metrics_that_a_script_prints_later_are_named(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, printed: str, objective: str
+) -> None:
+    monkeypatch.setattr(smoke, "LONGEST", 2.0)
+    endless = "import signal\nprint('train_loss=0.5', flush=True)\nwhile True:\n    signal.pause()\n"
+    write(written, {"fit.py": f"import own\nlr = 0.1\n{endless}", "own.py": f"def test(x):\n    {printed}\n"})
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert f"`platform submit hpo src --objective {objective} --local`" in result.stderr, result.output
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for e in range(3): print(f'epoch {e}: loss={lr / (e + 1)} train_rate: {train_rate}')\n",
+        "for n in (1, 2): print(f'loss={lr}'), print(f'train_rate: {train_rate}')\n",
+    ],
+)
+def test_a_setting_beside_metrics_is_no_metric(platform, written: Path, text: str) -> None:
+    (written / "fit.py").write_text(f"train_rate = 0.6\nlr = 0.1\n{text}")
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "its metrics: loss\n" in result.stderr, result.output
+
+
 def test_a_script_that_fails_is_told_with_its_reason(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(written))
     noise = "import atexit\natexit.register(print, '\x1b[34mwandb: see the docs\x1b[0m')\n"

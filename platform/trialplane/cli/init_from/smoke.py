@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from trialplane import errors
 from trialplane.cli.init_from import bounded
-from trialplane.importing import guess
+from trialplane.importing import guess, prints
 from trialplane.job import settings
 from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
@@ -387,6 +387,19 @@ def _candidates(output: str, requested: Collection[str]) -> tuple[str, ...]:
     return tuple(names)[:_MOST_CANDIDATES]
 
 
+def names_in_code(texts: Iterable[str], seen: Iterable[str]) -> list[str]:
+    """Return the losses and scores that Python code prints and a run has not shown, the best objective first.
+
+    Args:
+        texts: Texts of the code.
+        seen: Names that the run has shown.
+    """
+    output = "\n".join(line for text in texts for line in prints.lines(text))
+    seen_spellings = set(map(spelling, seen))
+    names = [name for name in _candidates(output, ()) if spelling(name) not in seen_spellings]
+    return sorted(names, key=guess.objective_rank, reverse=True)
+
+
 class _Occurrences(NamedTuple):
     """The names of metrics in an output, by the lines in which they occur.
 
@@ -440,7 +453,7 @@ def _result_names(
     """Return the names of metrics in an output that are results, not settings, and the occurrences of metrics in it.
 
     Results are, in the terms of `_Occurrences`:
-        - metrics in a line with a step;
+        - metrics in a line with a step, but not an option whose value stays the same;
         - those named as a loss or a score; in a crowded line, only if they name their data, as `val_loss` does;
         - others that change, or that a print of the code names, unless they are settings: names of an option, the last word
           of a longer name, or names that occur only early.
@@ -453,6 +466,8 @@ def _result_names(
         options: Names of the script's options.
     """
     stepped, crowded, only_early, changing, _ = occurrences = _occurrences(log, names)
+    option_spellings = set(map(spelling, options))
+    stepped = {name for name in stepped if name in changing or spelling(name) not in option_spellings}
     measures = {name for name in metrics if guess.is_measure(name) and (name not in crowded or guess.names_data(name))}
     text = log.read_text(encoding="utf-8", errors="replace")
     others = {

@@ -45,6 +45,7 @@ _WITH_SETTINGS = (Style.UNKNOWN, Style.GLOBALS, Style.ENVIRONMENT, Style.PARSED)
 # Variables that torchrun sets, in the failure of a script that lacks them.
 _RANK = re.compile(r"\b(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR)\b")
 _REPOSITORY = ".git"
+_MOST_SHOWN = 5  # names of metrics in a message
 _LONGER_RUN = 600  # seconds, for a script whose run was stopped
 # In the failure of a script that reads the revision of its repository, of which a trial's copy is none.
 _NO_REPOSITORY = re.compile(r"not a git repository|InvalidGitRepositoryError|'git', 'rev-parse'")
@@ -444,7 +445,8 @@ def _run_smoke(
     requested = [request.objective["metric"]] if request.objective else []
 
     def run(job: ScriptJob) -> smoke.Smoke:
-        command, options = job.command_line(), list(job.default_values)
+        command = job.command_line()
+        options = [*job.default_values, *(option.name for option in (*parsed_script.options, *parsed_script.values))]
         name, secrets = origin.real.stem, request.secrets
         printed, files = parsed_script.printed, parsed_script.metric_files
         return smoke.run(command, name, folder, copy.scratch, printed, secrets, options, limit, requested, files, watched)
@@ -480,7 +482,12 @@ def _run_smoke(
         )
     longer = max(_LONGER_RUN, 2 * limit)
     command = f"{request.command(str(origin.file) if origin.text else origin.title)} --smoke-seconds {longer:.0f}"
-    _print_result(title, result, job_folder, requested, command)
+    script_file = copy.path
+    if (call := parsed_script.call) is not None:
+        script_file = Path(os.path.normpath(copy.folder / call.folder / call.script))
+    is_python = script_file.suffix == ".py" and script_file.is_file()
+    texts = [text for text, _ in script_folder.modules(script_file).values()] if is_python else []
+    _print_result(title, result, job_folder, requested, command, texts)
     return job, result
 
 
@@ -566,7 +573,9 @@ def _print_missing_libraries(file: Path, parsed_script: Script, roots: Sequence[
             )
 
 
-def _print_result(name: str, result: smoke.Smoke, folder: str, requested: Sequence[str], command: str) -> None:
+def _print_result(
+    name: str, result: smoke.Smoke, folder: str, requested: Sequence[str], command: str, texts: Sequence[str]
+) -> None:
     """Print the end of a smoke run and the names of its metrics, and the way to name others if it was stopped.
 
     Args:
@@ -575,6 +584,7 @@ def _print_result(name: str, result: smoke.Smoke, folder: str, requested: Sequen
         folder: Folder of the job as a word of a shell.
         requested: Metrics that the user wants to optimize.
         command: Command of the user for a longer run.
+        texts: Texts of the script and of its modules.
     """
     duration = f"{result.seconds:.0f} s"
     names = smoke.shown_names(result.metrics.values())
@@ -585,10 +595,12 @@ def _print_result(name: str, result: smoke.Smoke, folder: str, requested: Sequen
     output.note(f"{name} {'ended' if result.ended else 'was stopped'} after {duration}; {shown}")
     is_seen = bool(requested) and set(map(smoke.spelling, requested)) <= set(map(smoke.spelling, names))
     if not result.ended and not is_seen:
-        guessed = guess.objective(dict.fromkeys(names, 0.0)) or {"direction": "minimize"}
-        named = f"--objective METRIC:{guessed['direction'][:3]}"
+        later = smoke.names_in_code(texts, names)
+        guessed = guess.objective(dict.fromkeys(later or names, 0.0)) or {"direction": "minimize"}
+        named = f"--objective {later[0] if later else 'METRIC'}:{guessed['direction'][:3]}"
+        shown_later = ", ".join(later[:_MOST_SHOWN]) if later else "those of a test at its end"
         output.note(
-            "metrics that it prints later are missing here, such as those of a test at its end: name yours, as in "
+            f"metrics that it prints later are missing here, such as {shown_later}: name yours, as in "
             f"`platform submit hpo {folder} {named} --local`, or remove {load.FILE} and type "
             f"`{command}`"
         )
