@@ -49,7 +49,7 @@ def placeholders(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
-    """Return an argument with other names in its placeholders."""
+    """Return an argument with other names in its placeholders: `--lr={rate}` for `--lr={lr}` and {"lr": "rate"}."""
     return _PLACEHOLDER.sub(lambda match: f"{{{names[match[1]]}}}" if match[1] in names else match[0], text)
 
 
@@ -243,6 +243,7 @@ def _numbered_spots(tree: ast.Module, named: Mapping[str, Spot]) -> dict[str, Sp
         tree: Syntax tree of a script.
         named: Positions with a name of their own, which are left out; see `spots`.
     """
+    # By identity, because two equal values in the script are two nodes of the tree.
     named_values = {id(position.value) for spot in named.values() for position in (spot, *spot.others)}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _has_settings(node)]
     keywords = [keyword for call in calls for keyword in call.keywords if keyword.arg and _is_number(keyword.value)]
@@ -342,22 +343,17 @@ def _are_same_float(spots: Sequence[Spot]) -> bool:
 def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
     """Yield each name to which a node gives a value, with the position of the value."""
     match node:
-        # f(lr=0.1); lr = 0.1; self.lr = 0.1; params["lr"] = 0.1; lr: float = 0.1
-        case (
-            ast.keyword(arg=str(name))
-            | ast.Assign(
-                targets=[ast.Name(id=name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name)))]
-            )
-            | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant())
-        ):
+        case ast.keyword(arg=str(name)):  # f(lr=0.1)
+            yield name, Spot(node)
+        case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)]):  # lr = 0.1; self.lr = 0.1
+            yield name, Spot(node)
+        case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(name)))]):  # params["lr"] = 0.1
+            yield name, Spot(node)
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant()):  # lr: float = 0.1
             yield name, Spot(node)
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(args=[_, *_] as call_args)):  # lr: float = Field(0.1)
-            yield name, Spot(call_args)
-        case (
-            # lr: float = field(default=0.1); lr = Field(default=0.1)
-            ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(keywords=keywords))
-            | ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[], keywords=keywords))
-        ):
+            yield name, Spot(call_args, index=0)
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(keywords=keywords)):  # lr: float = field(default=0.1)
             yield from ((name, Spot(keyword)) for keyword in keywords if keyword.arg == "default")
         case ast.Call(args=[ast.Constant(value=str()), *_] as flags, keywords=keywords):
             # add_argument("-l", "--lr", default=0.1)

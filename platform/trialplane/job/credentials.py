@@ -83,7 +83,7 @@ def is_secret(name: str, value: Any) -> bool:
     if not isinstance(value, str) or not value or _REFERENCE.fullmatch(value):
         return False
     last_part = re.split(r"[./]", name)[-1]
-    words = [word.lower() for word in _WORDS.findall(last_part)] or [""]
+    words = [word.lower() for word in _WORDS.findall(last_part)] or [""]  # api and key of api_key, apiKey and API_KEY
     if last_part in _SHELL_VARIABLES:
         return False
     if words[-1] in _SECRETS or words[-1].endswith(_PASSWORDS) or _PASSWORD_IN_URL.search(value):
@@ -223,10 +223,11 @@ def mask(words: Sequence[str]) -> list[str]:
             shown.append(_PASSWORD_IN_URL.sub(r"\1***", command_line))
             continue
         previous = shown[-1] if shown else ""
+        is_option_before = previous.startswith("-") and "=" not in previous
         secret_start = _assigned_secret_start(word)
         if secret_start is not None and "://" not in word:  # of a URL, only the password is masked, below
             shown.append(f"{word[:secret_start]}***")
-        elif previous.startswith("-") and "=" not in previous and is_secret(previous.lstrip("-"), word):
+        elif is_option_before and is_secret(previous.lstrip("-"), word):
             shown.append("***")
         else:
             shown.append(_PASSWORD_IN_URL.sub(r"\1***", word))

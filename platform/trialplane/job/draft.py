@@ -335,6 +335,7 @@ def path(field: str, names: Collection[str]) -> Place:
     rest = [step.strip('"') for step in _STEP.findall(field)]  # parts between dots that are not in a step yet
     while rest:
         part_count = 1  # number of parts of `rest` that are the next step
+        # As after params in params.model.lr, after enqueue.0 in enqueue.0.model.lr, or in space.lr.when.model.name.
         is_parameter_next = steps in (["params"], ["space"]) or steps[:1] == ["enqueue"] or steps[-1:] == ["when"]
         if is_parameter_next:  # take as many parts as are the name of a parameter
             part_count = next((count for count in range(len(rest), 1, -1) if ".".join(rest[:count]) in names), 1)

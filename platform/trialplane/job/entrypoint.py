@@ -56,9 +56,10 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
     roots: dict[str, Path] = {}  # name of a package → folder from which it is imported
     if ("packages",) not in broken:
         yield from _package_issues(job, folder)
-        # A module of the job's folder hides a package of the same name.
-        importable = [path for path in packages(job, folder) if not os.path.lexists(folder / f"{path.name}.py")]
-        roots = {path.name: path.parent for path in importable}
+        for path in packages(job, folder):
+            is_hidden = os.path.lexists(folder / f"{path.name}.py")  # by a module of the same name in the job's folder
+            if not is_hidden:
+                roots[path.name] = path.parent
     for function in job.functions():
         if function.field[:1] not in broken:
             package = function.module.partition(".")[0]
@@ -124,10 +125,9 @@ def _suggested_parameters(tree: ast.Module) -> dict[str, str]:
     ]
     examples: dict[str, str] = {}
     for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
-        # The arguments `name` and `choices`, by position or by keyword. `choices` may be the bound of a range.
-        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-        name, choices = [*call.args, ast.Constant(None), ast.Constant(None)][:2]
-        name, choices = keywords.get("name", name), keywords.get("choices", choices)
+        argument_by_name = {keyword.arg: keyword.value for keyword in call.keywords}
+        argument_by_name.update(zip(("name", "choices"), call.args, strict=False))  # or the lower bound of a range
+        name, choices = argument_by_name.get("name"), argument_by_name.get("choices")
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
             first_choice = next(iter(choices.elts), None) if isinstance(choices, (ast.List, ast.Tuple)) else None
             value = first_choice.value if isinstance(first_choice, ast.Constant) else None
@@ -347,7 +347,7 @@ def _definition_problems(function: Function, tree: ast.Module, file: Path) -> It
     if are_all_known and name not in definitions:
         hint = errors.nearest(name, definitions)
         objective = next((key for key, nodes in definitions.items() if any(map(_takes_a_trial, nodes))), "")
-        if objective and name == "run":
+        if objective and name == "run":  # the default, so the author may not know what to write
             hint = f"write entrypoint: optuna:{function.module}:{objective} for an objective of Optuna"
         yield f"{file.name} defines no {name}; {hint}".rstrip("; ")
     elif are_all_known and (missing_global := _missing_global(tree, name)):
@@ -449,28 +449,41 @@ def _call_problem(node: ast.stmt, function: Function) -> str:
         node: Statement that defines the function's name.
         function: The function, with the arguments that it is called with.
     """
-    definition: ast.AST | None = node  # for a variable, the expression of its value, which may be a lambda
-    if function.style == "ray" and isinstance(node, ast.ClassDef):
-        remedy = "write a function(config) that calls tune.report, or derive it from tune.Trainable"
-        return "" if node.bases else f"is a class without a base; {remedy}"
-    if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        definition = node.value
-        if isinstance(definition, ast.Constant) and definition.value is None:
+    match node:
+        case ast.ClassDef(bases=[]) if function.style == "ray":
+            remedy = "write a function(config) that calls tune.report, or derive it from tune.Trainable"
+            return f"is a class without a base; {remedy}"
+        case ast.Assign() | ast.AnnAssign():
+            return _value_problem(node, function.arguments)
+        case ast.AsyncFunctionDef():
+            return "is async, but it is called synchronously; drop async"
+        case ast.FunctionDef(decorator_list=[]):  # a decorator may change the arguments
+            return _signature_problem(node.args, function.arguments)
+    return ""
+
+
+def _value_problem(node: ast.Assign | ast.AnnAssign, call_arguments: Sequence[str]) -> str:
+    """Return the reason why the value that a variable gets cannot be called; "" if it can, or if that is unknown."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    if not all(isinstance(target, ast.Name) for target in targets):
+        return ""  # values of unpacked names are only known at import
+    match node.value:
+        case ast.Constant(value=None):
             return ""  # the module may assign another value when it is imported
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if not all(isinstance(target, ast.Name) for target in targets):
-            return ""  # values of unpacked names are only known at import
-        if isinstance(definition, (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)):
-            return f"is {ast.unparse(definition)[:40]} and no function"
-    if isinstance(definition, ast.AsyncFunctionDef):
-        return "is async, but it is called synchronously; drop async"
-    if not isinstance(definition, (ast.FunctionDef, ast.Lambda)) or getattr(definition, "decorator_list", []):
-        return ""  # a decorator may change the arguments
-    return _signature_problem(definition.args, function.arguments) if function.arguments else ""
+        case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Tuple() | ast.Dict() | ast.Set() as value:
+            return f"is {ast.unparse(value)[:40]} and no function"
+        case ast.Lambda(args=signature):
+            return _signature_problem(signature, call_arguments)
+    return ""
 
 
 def _signature_problem(signature: ast.arguments, call_arguments: Sequence[str]) -> str:
-    """Return the reason why a function cannot be called with positional arguments of these names; "" if it can."""
+    """Return the reason why a function cannot be called with positional arguments of these names; "" if it can.
+
+    Without names it is unknown how the function is called, and the result is "".
+    """
+    if not call_arguments:
+        return ""
     positional = [argument.arg for argument in (*signature.posonlyargs, *signature.args)]
     required = positional[: len(positional) - len(signature.defaults)]
     required_keywords = [

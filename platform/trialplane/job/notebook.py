@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Sequence
 
-_CALL = "get_ipython"
 _PYTHON_MAGICS = ("time", "timeit", "capture", "prun")  # magics whose text is Python
 # A line that only IPython can run: `%cd x`, `!pip install x`, `df.head?`.
 _FOR_IPYTHON = re.compile(r"\s*(?:%{1,2}[A-Za-z].*|!.*|[\w.]+\?{1,2}\s*|\?{1,2}[\w.]+\s*)")
@@ -19,7 +18,7 @@ _FOR_IPYTHON = re.compile(r"\s*(?:%{1,2}[A-Za-z].*|!.*|[\w.]+\?{1,2}\s*|\?{1,2}[
 
 def is_notebook(text: str | bytes) -> bool:
     """Whether a text calls IPython, as an exported notebook does."""
-    return _CALL in (text.decode(errors="replace") if isinstance(text, bytes) else text)
+    return "get_ipython" in (text.decode(errors="replace") if isinstance(text, bytes) else text)
 
 
 def parse(text: str | bytes, name: str = "<unknown>") -> ast.Module:
@@ -63,6 +62,7 @@ def _cell_code(source: str) -> str:
     if first_line.startswith("%%") and first_line[2:].partition(" ")[0] not in _PYTHON_MAGICS:
         return "".join(f"# {line}\n" for line in source.splitlines())
     lines = [f"# {first_line}", *rest.split("\n")] if first_line.startswith("%%") else source.split("\n")
+    # Replace one line at a time, until Python refuses none of them or one that is not for IPython either.
     while (index := _refused_index(lines)) is not None and _FOR_IPYTHON.fullmatch(lines[index]):
         code = lines[index].lstrip()
         indentation = lines[index][: -len(code)]
@@ -90,9 +90,7 @@ class _CallRemover(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.stmt | list[ast.stmt]:
         """Return the Python in a call of IPython, or `pass` if there is none. Return other expressions unchanged."""
         match node.value:
-            case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id=name)), attr=method), args=args) if (
-                name == _CALL
-            ):
+            case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name("get_ipython")), attr=method), args=args):
                 # get_ipython().run_line_magic("time", "train()"): the name of the magic, and the text in its line or cell.
                 texts = [argument.value for argument in args if isinstance(argument, ast.Constant)]
                 is_python = method in ("run_line_magic", "run_cell_magic") and texts and texts[0] in _PYTHON_MAGICS

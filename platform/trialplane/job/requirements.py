@@ -213,7 +213,7 @@ class _Reader:
 
         Args:
             name: Path of the file.
-            text: Text of the line.
+            text: Text of the line: "-r base.txt".
             line: The line.
         """
         word = text.split(maxsplit=1)[0]
@@ -388,7 +388,7 @@ def _script_blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
         index += 1
         if block_start is None:
             continue
-        first_line = index  # 1-based, while `index` is the 0-based index of the next line
+        first_line = index  # the 1-based number of the line before `index`, which is 0-based
         while index < len(lines) and (lines[index].rstrip() == "#" or lines[index].startswith("# ")):
             index += 1
         comments = [line.rstrip() for line in lines[first_line:index]]
@@ -407,42 +407,37 @@ def unmet_issues(needs: Requirements, advice: str = "") -> list[Issue]:
         needs: Requirements of a job.
         advice: Advice, as a sentence. Default: the command of pip that installs the packages.
     """
-    checked = [line for line in needs.lines if line.applies]
-    issues = [
-        Issue((str(line.requirement),), reason, source=line.source, line=line.line)
-        for line in checked
-        if (reason := _unmet_reason(line.requirement))
-    ]
+    applicable = [line for line in needs.lines if line.applies]
+    issues: list[Issue] = []
+    for line in applicable:
+        if reason := _unmet_reason(line.requirement):
+            issues.append(Issue((str(line.requirement),), reason, source=line.source, line=line.line))
     if issues and not advice:
-        advice = _pip_advice(needs, checked)
+        advice = _pip_advice(needs, applicable)
     if needs.python is not None:  # after the default advice: pip cannot install another Python
-        versions, source, line = needs.python
+        versions, source, line_number = needs.python
         current = platform.python_version()
         if not versions.contains(current, prereleases=True):
-            issues.insert(0, Issue((f"requires-python {versions}",), f"this is {current}", source=source, line=line))
+            issues.insert(0, Issue((f"requires-python {versions}",), f"this is {current}", source, line_number))
     if not issues:
         return []
-    count = errors.counted(len({(issue.source, issue.line) for issue in issues}), "requirement")
-    verb = "is" if count.startswith("1 ") else "are"
-    parts = [
-        f"{count} {verb} not met by {sys.executable}, which runs the trials here",
-        advice,
-        "see `platform docs studies`",
-    ]
-    return [Issue(("requirements",), "; ".join(filter(None, parts))), *issues]
+    line_count = len({(issue.source, issue.line) for issue in issues})
+    summary = f"{errors.counted(line_count, 'requirement')} {'is' if line_count == 1 else 'are'} not met by {sys.executable}"
+    parts = filter(None, [f"{summary}, which runs the trials here", advice, "see `platform docs studies`"])
+    return [Issue(("requirements",), "; ".join(parts)), *issues]
 
 
-def _pip_advice(needs: Requirements, checked: Iterable[RequirementLine]) -> str:
+def _pip_advice(needs: Requirements, applicable: Iterable[RequirementLine]) -> str:
     """Return the command of pip that installs the requirements of a job, as advice.
 
     Args:
         needs: Requirements of the job.
-        checked: Lines of a script that apply to this Python. Of a requirements file, pip reads the lines itself.
+        applicable: Lines of a script that apply to this Python. Of a requirements file, pip reads the lines itself.
     """
     if not needs.source.endswith(".py"):
         return f"`pip install -r {shlex.quote(needs.source)}` installs what is missing"
     # Requirements with a URL are left out: pip would install the package of that name in the index.
-    from_index = shlex.join(str(line.requirement) for line in checked if not line.has_url)
+    from_index = shlex.join(str(line.requirement) for line in applicable if not line.has_url)
     return f"`pip install {from_index}` installs what is missing from the index" if from_index else ""
 
 

@@ -119,14 +119,15 @@ def _named_spans(text: str, suffix: str) -> list[tuple[str, Span]]:
         if suffix == ".toml":
             data = tomllib.loads(text)
             # A line of a multi-line string may look like a value, but the file has no such key.
-            return [(key, span) for key, span in dict(_line_spans(text)).items() if _has_key(data, key)]
+            return [(key, span) for key, span in _line_spans(text).items() if _has_key(data, key)]
         if suffix in _LINE_SUFFIXES:
-            return list(dict(_line_spans(text)).items())
+            return list(_line_spans(text).items())
         text = _as_yaml(text, suffix)
         node = yaml.compose(text, yaml.SafeLoader)
         if not isinstance(node, yaml.MappingNode):
             return []
-        return list(dict(_yaml_spans(node, prefix="", text=text, visited=set())).items())
+        span_by_name = dict(_yaml_spans(node, prefix="", text=text, visited=set()))  # the last of equal keys counts
+        return list(span_by_name.items())
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
     except SyntaxError as error:
@@ -157,22 +158,23 @@ def _matches_by_name(pattern: re.Pattern[str], text: str) -> dict[str, list[re.M
     """Return each name that a pattern finds in a shell script, with its matches, except in comments."""
     matches_by_name: dict[str, list[re.Match[str]]] = {}
     for match in pattern.finditer(text):
-        line_start = text[text.rfind("\n", 0, match.start("value")) + 1 : match.start("value")]
-        if not line_start.lstrip().startswith("#"):
+        before_value = text[: match.start("value")].rpartition("\n")[2]  # in its line
+        is_comment = before_value.lstrip().startswith("#")
+        if not is_comment:
+            # Each notation, such as --lr 0.1 and LR=0.1, has its own group for the name.
             name = next(part for group, part in match.groupdict().items() if part and group not in ("value", "quote"))
             matches_by_name.setdefault(name, []).append(match)
     return matches_by_name
 
 
 def _unambiguous(matches_by_name: Mapping[str, Sequence[re.Match[str]]]) -> list[tuple[str, Span]]:
-    """Return the name and the position of each value whose name has no other value."""
-    unambiguous = [
-        (name, match.span("value"))
-        for name, matches in matches_by_name.items()
-        if len({match["value"] for match in matches}) == 1  # the same value at all positions
-        for match in matches
-    ]
-    return sorted(unambiguous, key=lambda name_and_span: name_and_span[1])  # in the order of the text
+    """Return the name and the position of each value whose name has no other value, in the order of the text."""
+    unambiguous: list[tuple[str, Span]] = []
+    for name, matches in matches_by_name.items():
+        is_same_everywhere = len({match["value"] for match in matches}) == 1
+        if is_same_everywhere:
+            unambiguous += [(name, match.span("value")) for match in matches]
+    return sorted(unambiguous, key=lambda name_and_span: name_and_span[1])
 
 
 def overriding_flags(words: Iterable[str], keys: Collection[str]) -> dict[str, str]:
@@ -254,9 +256,9 @@ def replace_values(text: str, params: Mapping[str, Any], name: str) -> str:
     """
     suffix = _suffix(text, name)
     # From the end, so that a replaced value does not move the positions of the others.
-    positions = sorted(((span, key) for key, span in _named_spans(text, suffix) if key in params), reverse=True)
-    for (start, end), key in positions:
-        space = " " if text[:start].endswith(":") else ""  # YAML needs it; a list below its key starts after the colon
+    from_end = sorted(((span, key) for key, span in _named_spans(text, suffix) if key in params), reverse=True)
+    for (start, end), key in from_end:
+        space = " " if text[:start].endswith(":") else ""  # for YAML, where a list below its key becomes `sizes: [1, 2]`
         new_text = _new_text(params[key], suffix, old=text[start:end], before=text[:start])
         text = f"{text[:start]}{space}{new_text}{text[end:]}"
     return text
@@ -286,14 +288,19 @@ def _has_key(data: Any, key: str) -> bool:
     return isinstance(data, dict) and name in data and (not rest or _has_key(data[name], rest))
 
 
-def _line_spans(text: str) -> Iterator[tuple[str, Span]]:
-    """Yield the dotted name and the position of each value in TOML, INI or gin, except in arrays of tables."""
+def _line_spans(text: str) -> dict[str, Span]:
+    """Return the position of each value in TOML, INI or gin, except in arrays of tables, by its dotted name.
+
+    Of several values with the same name, the last one counts.
+    """
+    span_by_name: dict[str, Span] = {}
     section: str | None = ""  # with a dot at its end; None in an array of tables
     for match in _LINE.finditer(text):
-        if match["name"] is None:
+        if match["name"] is None:  # the line of a section
             section = None if match["array"] else f"{match['section'].strip()}."
         elif section is not None:
-            yield section + match["name"].strip("\"'"), match.span("value")
+            span_by_name[section + match["name"].strip("\"'")] = match.span("value")
+    return span_by_name
 
 
 def _python_spans(text: str) -> Iterator[tuple[str, Span]]:
@@ -386,14 +393,16 @@ def _shell_text(value: Any, old: str, before: str) -> str:
 
     Args:
         value: The new value.
-        old: Text of the old one. A new boolean is in lower case, or in capitals as the old text is.
+        old: Text of the old one. A new boolean is written as True, TRUE or true, as the old text is.
         before: Text before it. If it ends with a quote, the value is between quotes that stay.
     """
-    if before.rstrip().endswith(":"):  # JSON
+    if before.rstrip().endswith(":"):  # "lr": 0.1 in JSON
         return _yaml_text(value)
     text = _ini_text(value)
     if isinstance(value, bool) and not old.strip("\"'").istitle():
         text = text.upper() if old.isupper() else text.lower()
     if before.endswith("'"):
         return text.replace("'", "'\\''")
-    return re.sub(r'(["$`\\])', r"\\\1", text) if before.endswith('"') else shlex.quote(text)
+    if before.endswith('"'):
+        return re.sub(r'(["$`\\])', r"\\\1", text)  # with a backslash before what is special in double quotes
+    return shlex.quote(text)

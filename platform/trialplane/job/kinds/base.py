@@ -484,25 +484,30 @@ def _input_issues(job: Base, names: Collection[str]) -> Iterator[Issue]:
         job: The job.
         names: Names of all parameters, also of invalid ones.
     """
-    for file in job.inputs:
-        if file not in names:
-            yield Issue(("inputs", file), f"there is no such name in params; {errors.nearest(file, names)}")
-    for file, input_ in job.inputs.items():
+    for file_param in job.inputs:
+        if file_param not in names:
+            yield Issue(("inputs", file_param), f"there is no such name in params; {errors.nearest(file_param, names)}")
+    for file_param, input_ in job.inputs.items():
+        field: Place = ("inputs", file_param)
         for index, name in enumerate(input_.columns_of):
+            column = job.params.get(name)
             if name not in job.params:
-                hint = errors.nearest(name, job.params)
-                yield Issue(("inputs", file, "columns_of", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
-            elif job.params[name] is not None and not isinstance(job.params[name], str):
-                reason = f"inputs.{file}.columns_of needs it"
-                yield Issue(("params", name), f"must be the name of a column, not {job.params[name]!r}: {reason}")
+                yield Issue((*field, "columns_of", index), _missing_param_problem(job, name))
+            elif column is not None and not isinstance(column, str):
+                reason = f"inputs.{file_param}.columns_of needs it"
+                yield Issue(("params", name), f"must be the name of a column, not {column!r}: {reason}")
         for name in dict.fromkeys(term for term in input_.terms if isinstance(term, str)):  # each name once
-            value = job.params.get(name)
+            count = job.params.get(name)
             if name not in job.params:
-                hint = errors.nearest(name, job.params)
-                yield Issue(("inputs", file, "at_least"), f"there is no {name!r} in params; {hint}".rstrip("; "))
-            elif type(value) is not int or value < 1:
-                reason = f"inputs.{file}.at_least needs it"
-                yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: {reason}")
+                yield Issue((*field, "at_least"), _missing_param_problem(job, name))
+            elif type(count) is not int or count < 1:
+                reason = f"inputs.{file_param}.at_least needs it"
+                yield Issue(("params", name), f"must be a whole number over 0, not {count!r}: {reason}")
+
+
+def _missing_param_problem(job: Base, name: str) -> str:
+    """Return the message for a name that is not in `params`, with a similar one."""
+    return f"there is no {name!r} in params; {errors.nearest(name, job.params)}".rstrip("; ")
 
 
 def _field_problem(job: Base, field: str) -> str:
@@ -513,7 +518,7 @@ def _field_problem(job: Base, field: str) -> str:
 
     Args:
         job: The job.
-        field: Dotted path of the field.
+        field: Dotted path of the field: "sampler.n_startup_trials", "objectives.0.metric".
     """
     steps = list(map(str, draft.path(field, (*job.params, *job.search.names))))
     container: Any = job

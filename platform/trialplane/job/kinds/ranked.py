@@ -160,8 +160,9 @@ def _divided_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
             if name not in checked_names:
                 yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
         elif value % job.world_size and not {("ranks",), ("nodes",), ("resources",)} & set(broken):
-            lower = value - value % job.world_size
+            lower = value - value % job.world_size  # of 10 among 4 ranks: 8, which is 0 for a value below 4
             multiples = " or ".join(str(multiple) for multiple in (lower, lower + job.world_size) if multiple)
-            divisors = ", ".join(str(number) for number in range(1, min(value, _MOST_RANKS) + 1) if value % number == 0)
+            possible_ranks = [str(ranks) for ranks in range(1, min(value, _MOST_RANKS) + 1) if value % ranks == 0]
             message = f"{value} cannot be divided evenly among {job.world_size} ranks: make it {multiples}"
-            yield Issue(("params", name), f"{message}, or change the number of ranks, which can be {divisors}")
+            advice = f"or change the number of ranks, which can be {', '.join(possible_ranks)}"
+            yield Issue(("params", name), f"{message}, {advice}")

@@ -725,12 +725,11 @@ def _reference_point_issues(job: Study) -> Iterator[Issue]:
     if job.sampler.name != "nsgaiii":
         return
     count, sampler_options = len(job.objectives), job.sampler.options
-    for index, row in enumerate(sampler_options.get("reference_points") or ()):
-        if len(row) != count:
-            reason = f"has {errors.counted(len(row), 'number')}, and there {'is' if count == 1 else 'are'} "
-            yield Issue(
-                ("sampler", "reference_points", index), f"{reason}{errors.counted(count, 'objective')}; write one for each"
-            )
+    for index, point in enumerate(sampler_options.get("reference_points") or ()):
+        if len(point) != count:
+            objectives = f"there {'is' if count == 1 else 'are'} {errors.counted(count, 'objective')}"
+            problem = f"has {errors.counted(len(point), 'number')}, and {objectives}; write one for each"
+            yield Issue(("sampler", "reference_points", index), problem)
     parts = sampler_options.get("dividing_parameter", job.sampler.choice.options["dividing_parameter"].default)
     points = math.comb(count + parts - 1, parts)  # those of a simplex whose sides are divided into this many parts
     if sampler_options.get("reference_points") is None and points > options.MOST_ROWS:

@@ -178,6 +178,6 @@ def scaled_resources(written: Mapping[str, Any], requested: Mapping[str, Any]) -
 def _ranks_per_node(ranks: Any, gpus: Any) -> int:
     """Return the number of ranks of a node from unvalidated fields: `ranks`, else the number of GPUs, else 1."""
     for number in (ranks, gpus):
-        if isinstance(number, int) and not isinstance(number, bool) and 0 < number < 2**20:
+        if type(number) is int and 0 < number < 2**20:  # no node has more; the memory for them would not be valid
             return number
     return 1
