@@ -169,6 +169,30 @@ def test_the_summary_says_what_to_type_next(runs):
 
 
 @pytest.mark.parametrize(
+    ("fields", "loss", "is_told"),
+    [
+        ({"script": "train.py"}, 0.5, True),
+        ({"command": ["python", "train.py", "{lr}", "{name}"]}, 0.5, True),
+        ({"script": "train.py"}, None, False),
+        ({}, 0.5, False),
+    ],
+)
+def test_equal_results_of_a_program_with_other_parameters_are_told(runs, fields, loss, is_told):
+    (runs.jobs / "demo" / "train.py").write_text("import argparse\ndef run(ctx): ...\n")
+
+    def tell(request):
+        metrics = {"loss": request.params["lr"] if loss is None else loss}
+        return dataclasses.replace(complete(request), metrics=metrics)
+
+    run = runs.make("a", tell=tell, **fields)
+    status = runs.say(run, RunState.SUCCEEDED, complete=6)
+    progress.summary(RunHandle("a", runs.target), status, stream := io.StringIO())
+    text = stream.getvalue()
+    assert ("complete trials have loss 0.5: lr, name may not reach " in text) is is_told, text
+    assert ("compare `platform logs a 0`" in text) is is_told
+
+
+@pytest.mark.parametrize(
     ("reason", "said"), [("stopped; `platform resume a` continues it", 1), ("the machine was shut down", 1)]
 )
 def test_a_pause_says_once_how_the_run_is_continued(runs, reason, said):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -11,10 +12,14 @@ from trialplane.cli.kinds import presenter
 from trialplane.cli.kinds.presenter import Column, Live, Presenter, Table
 from trialplane.wire.progress import StudyProgress
 from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.states import TrialState
 
 if TYPE_CHECKING:
     from trialplane.client.run import RunHandle
     from trialplane.job.kinds import Job, Study
+
+
+_LEAST_ALIKE, _MOST_ALIKE = 3, 1000  # trials with one result that a warning is about
 
 
 class StudyPresenter(Presenter):
@@ -57,6 +62,8 @@ class StudyPresenter(Presenter):
             yield f"best {best(status)}"
             for key, value in status.best.params.items():
                 yield f"  {key} = {output.cell(value)}"
+        if message := _same_values_message(handle, status):
+            yield message
         yield f"logs are in {handle.log_location()}: `platform logs {name}`, `platform logs {name} TRIAL`"
         if status.ended_trials:
             yield f"see them all: `platform results {name}`, `platform ui`"
@@ -114,6 +121,27 @@ class StudyPresenter(Presenter):
         values = [*metrics, *presenter.best_steps(job, rows), *parameters]
         steps: list[Column] = [("step", [row.step for row in rows])] if job.search.ladder is not None else []
         return presenter.table(presenter.identifying_columns(self.noun, rows), rows, [*steps, *values])
+
+
+def _same_values_message(handle: RunHandle, status: RunStatus) -> str:
+    """Return a warning that all trials of a program have the same result despite other parameters; "" if they do not."""
+    program = getattr(handle.job, "script", None) or " ".join(getattr(handle.job, "command", None) or ())
+    if not program or not _LEAST_ALIKE <= status.complete <= _MOST_ALIKE:
+        return ""
+    rows: list[TrialRow] = []
+    with contextlib.suppress(errors.TrialplaneError):  # the results cannot be read now
+        rows = [row for row in handle.rows() if row.state is TrialState.COMPLETE]
+    has_one_result = len({tuple(row.values) for row in rows}) == 1
+    if not has_one_result or len({repr(sorted(row.params.items())) for row in rows}) < _LEAST_ALIKE:
+        return ""
+    result = " ".join(f"{name} {output.cell(value)}" for name, value in zip(status.objectives, rows[0].values, strict=False))
+    names = ", ".join(dict.fromkeys(name for row in rows for name in row.params))
+    reason = f"{names} may not reach {errors.shortened(program, 60)}, or not change {status.objectives[0]}"
+    logs = " with ".join(f"`platform logs {handle.name} {row.trial}`" for row in (rows[0], rows[-1]))
+    return (
+        f"note: all {len(rows)} complete trials have {result}: {reason}; let it print them, and compare {logs}; "
+        "`platform docs scripts` has the ways to pass parameters"
+    )
 
 
 def counts(status: RunStatus) -> str:
