@@ -28,7 +28,7 @@ class ResultsFetched:
 
     Attributes:
         worker: Number of the worker.
-        request: Request of its process.
+        request: Request of the worker's process.
         units: Units whose results are in the object store.
         reference: Reference to a list of these results in the same order; None if there are no results.
         lost: Units whose results could not be fetched.
@@ -79,7 +79,7 @@ ExchangeEvent = ResultsFetched | WeightsFetched | ResultsFed
 
 
 class _Move(NamedTuple):
-    """A move of data that has started.
+    """A move of data that has started, and will end with an event.
 
     Attributes:
         make_event: Function that returns the event of its end. Its arguments are the slot's answer, None after an error, and
@@ -158,6 +158,7 @@ class Exchange:
         process = _process_in(self._learner, slot=0)
         units = tuple(transfer.unit for transfer in transfers)
         message = messages.encode(messages.FeedTransfers(transfers))
+        # In a list, Ray passes the reference itself. The slot reads the results.
         answer_reference = process.actor.call("feed", process.serial, message, [results])
 
         def make_event(was_fed: bool | None, error: str) -> ResultsFed:

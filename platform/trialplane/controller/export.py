@@ -80,7 +80,7 @@ class Copy:
         """
         for attempt in attempts:
             self._add_attempt(attempt)
-        still_early: list[tuple[int, int, float]] = []
+        still_early: list[tuple[int, int, float]] = []  # reports whose attempts have not been read yet
         for number, step, value in (*self._early_reports, *reports):
             if number in self._series:
                 self._curves.setdefault(self._series[number], {}).setdefault(step, float(value))
@@ -94,7 +94,7 @@ class Copy:
         series = attempt.request.series
         self._series[attempt.request.number] = series
         if series not in self._trials:
-            self._trials[series] = len(self._trials)
+            self._trials[series] = len(self._trials)  # Optuna numbers its trials from 0
             self._unfinished[series] = attempt, attempt
         elif series in self._unfinished:  # a trial that has ended in Optuna cannot be reopened
             first_attempt, _ = self._unfinished[series]

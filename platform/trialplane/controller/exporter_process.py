@@ -132,7 +132,7 @@ class ExporterProcess:
         return "recording in MLflow"
 
     def _start(self) -> None:
-        """Start the process, and send it the order, and the run's end if it is known."""
+        """Start the process; send it the order, and the run's end if it is known."""
         environment = {
             **os.environ,
             # MLflow's client must not repeat a request by itself. The exporter does that, and has to know of a failure soon.

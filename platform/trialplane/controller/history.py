@@ -46,12 +46,7 @@ from trialplane.job.search import Ladder
 
 
 class Bound(NamedTuple):
-    """Number of the trials that a sampler gets.
-
-    Attributes:
-        trials: All of them.
-        best: The best ones among them.
-    """
+    """Number of the trials that a sampler gets, and of the best ones among them."""
 
     trials: int
     best: int
@@ -338,27 +333,27 @@ class History(optuna.storages.InMemoryStorage):
         have no common scale, and a model such as GP's needs one. Trials that have failed by their own fault have infinite
         losses, and rank last. Trials without a value and without reports are left out.
         """
-        keys: dict[int, tuple[float, ...]] = {}  # number of a trial → its sort key: the best trial has the smallest one
+        keys: dict[int, tuple[float, ...]] = {}  # number of a trial → its sort key; the best trial has the smallest one
         for trial in trials:
             if trial.state == OptunaState.COMPLETE:
-                [loss] = self._loss(trial)
+                [loss] = self._loss(trial)  # trials are ranked only with one objective
                 keys[trial.number] = (0, loss) if math.isfinite(loss) else (2,)
             elif trial.state == OptunaState.PRUNED and trial.intermediate_values:
                 keys[trial.number] = (1, *self._sort_key(trial))
         quantile = statistics.NormalDist().inv_cdf
-        scores = {key: quantile((rank + 0.5) / len(keys)) for rank, key in enumerate(sorted(keys.values()))}
+        rank_losses = {key: quantile((rank + 0.5) / len(keys)) for rank, key in enumerate(sorted(keys.values()))}
         ranked: dict[int, FrozenTrial] = {}
         for trial in trials:
             if trial.number in keys:
                 ranked[trial.number] = complete = copy.copy(trial)
                 complete.state = OptunaState.COMPLETE
-                complete.values = [self._signs[0] * scores[keys[trial.number]]]  # a score is a loss, smaller is better
+                complete.values = [self._signs[0] * rank_losses[keys[trial.number]]]
         return ranked
 
     def _finite_worst(self) -> dict[int, FrozenTrial]:
         """Return the trials in `_worst` by number, with the worst values of any trial so far instead of infinity.
 
-        Not every class can learn from infinity. Before any trial has values the result is empty: failed trials stay failed.
+        A sampler of another package may not be able to learn from infinity. While no trial has values, the result is empty.
         """
         if not self._losses:
             return {}
@@ -366,7 +361,7 @@ class History(optuna.storages.InMemoryStorage):
         worst = {number: copy.copy(trial) for number, trial in self._worst.items()}
         for trial in worst.values():
             trial.values = [sign * loss for sign, loss in zip(self._signs, worst_losses, strict=True)]
-            trial.system_attrs = {**trial.system_attrs, **dict.fromkeys(self._violations, 1.0)}
+            trial.system_attrs = {**trial.system_attrs, **dict.fromkeys(self._violations, 1.0)}  # positive: it is violated
         return worst
 
     def _loss(self, trial: FrozenTrial) -> list[float]:

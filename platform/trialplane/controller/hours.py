@@ -12,12 +12,7 @@ from trialplane.wire.costs import Busy
 
 
 class _Start(NamedTuple):
-    """Start of a running attempt.
-
-    Attributes:
-        time: Time of the start.
-        worker_seconds: Seconds of all workers up to this time.
-    """
+    """Start of a running attempt: its time, and the seconds of all workers up to it."""
 
     time: float
     worker_seconds: float

@@ -36,7 +36,7 @@ SPILL_INTERVAL = 5.0  # seconds between checks of what the object stores have sp
 
 @dataclasses.dataclass(frozen=True)
 class IterationFailure:
-    """The reason why an iteration fails, whatever its learner's outcome."""
+    """The reason why an iteration fails, whatever its learner's outcome. `traceback` is of the job's exception, or ""."""
 
     failure_class: FailureClass
     message: str
@@ -52,7 +52,6 @@ class Iteration:
         spilled: Bytes that the object stores had spilled to disk when the iteration started; None if unknown.
 
     Attributes:
-        request: Request of the learner's attempt.
         collect: Settings of the collection.
         units: State of the iteration's units.
         flow: Results on their way from the workers to the learner.
@@ -78,15 +77,16 @@ class Iteration:
         self.is_all_fed = False
         self.failure: IterationFailure | None = None
         self.is_ending = False
-        self._stuck_since: float | None = None  # time since which every ready worker has been given up
         self._items = 0  # in the results that have arrived
         self._bytes = 0  # of the results that have arrived
         self._reused = 0  # number of units whose results the learner has kept from an earlier attempt
-        self._start_time: float | None = None  # when the first unit was assigned
-        self._last_arrival: float | None = None  # when the newest result arrived
         self._spilled_at_start = spilled
         self._spilled = 0  # bytes that were spilled since the start
-        self._next_spill_check = 0.0  # by the monotonic clock
+        # Times by the monotonic clock; None before the event
+        self._stuck_since: float | None = None  # since when every ready worker has been given up
+        self._start_time: float | None = None  # when the first unit was assigned
+        self._last_arrival: float | None = None  # when the newest result arrived
+        self._next_spill_check = 0.0
 
     def publish(self, weights: Any, store_bytes: int) -> None:
         """Let workers start, and set the limit of bytes in flight so that the object stores have room for them.
@@ -97,8 +97,9 @@ class Iteration:
         """
         self.weights, self.is_published = weights, True
         desired_limit = self.collect.in_flight_bytes
-        room = int(STORE_SHARE * store_bytes) - self.weights_bytes
-        self.flow.limit = min(desired_limit, max(1, room)) if store_bytes else desired_limit
+        if store_bytes:
+            room = int(STORE_SHARE * store_bytes) - self.weights_bytes
+            self.flow.limit = min(desired_limit, max(1, room))
         if self.flow.limit < desired_limit:
             log.warning(
                 "iteration %d: only %d MB may be in flight, not collect.in_flight's %d MB: the smallest object store has "
@@ -123,7 +124,7 @@ class Iteration:
     def record_offer(self, worker: WorkerSlot, offer: Offer) -> bool:
         """Record a result that a worker offers; return whether it will be fetched.
 
-        It will not if its unit was not assigned to the worker. If it is too large for the object store, its unit fails.
+        It will not if its unit was not assigned to the worker. If it is too large to be fetched, its unit fails.
         """
         if not self.units.record_offer(worker.index, offer.unit):
             log.warning("worker %d offered a result of unit %d, which was not assigned to it", worker.index, offer.unit)
@@ -140,11 +141,7 @@ class Iteration:
     def record_fetched(self, units: tuple[int, ...], reference: Any, lost: tuple[int, ...], error: str) -> None:
         """Record the end of a fetch, which moves results from a worker into the object store.
 
-        Args:
-            units: Units whose results are in the object store.
-            reference: Reference to the list of these results.
-            lost: Units whose results the fetch could not get.
-            error: Reason for the loss; "" if the worker has ended.
+        For the arguments see `exchange.ResultsFetched`.
         """
         if units:
             self.flow.record_stored(units, reference)
@@ -152,13 +149,7 @@ class Iteration:
             self._lose_result(unit, error or "its worker has ended")
 
     def record_fed(self, units: tuple[int, ...], lost: bool, error: str) -> None:
-        """Record that results were fed to the learner, or lost on the way to it.
-
-        Args:
-            units: Units of the results.
-            lost: Whether they were lost.
-            error: Reason for the loss; "" if it is unknown.
-        """
+        """Record that results were fed to the learner, or were lost. For the arguments see `exchange.ResultsFed`."""
         for unit in units:
             if lost:
                 self._lose_result(unit, error or "the object store has lost it")
@@ -178,9 +169,7 @@ class Iteration:
     def put_back_unbegun(self, worker: WorkerSlot, begun: tuple[int, ...] | None) -> None:
         """Let the units that an ended worker had not begun wait again, as if they had never been assigned.
 
-        Args:
-            worker: The worker.
-            begun: Units that it had begun; None if unknown. Then it may have begun all of them, and none waits again.
+        If `begun` is None, it is unknown which ones it had begun: maybe all of them, so none waits again.
         """
         if begun is not None:
             unbegun = self.units.assigned_to(worker.index) - set(begun)
@@ -230,7 +219,8 @@ class Iteration:
         """
         given_up = {slot for slot, worker in self.workers.items() if worker.is_given_up}
         usable = warm - given_up
-        if not given_up or usable or not self.units.waiting:
+        is_stuck = bool(given_up) and not usable and self.units.waiting > 0
+        if not is_stuck:
             self._stuck_since = None
             return None
         now = time.monotonic()
@@ -257,7 +247,7 @@ class Iteration:
         """Check whether the object stores have spilled results to disk; log a warning the first time.
 
         Args:
-            measure: Returns the bytes that the stores have spilled so far; None while unknown.
+            measure: Function that returns the bytes that the stores have spilled so far; None while unknown.
             at_once: Whether to check even if the last check was less than `SPILL_INTERVAL` seconds ago.
         """
         if not at_once and time.monotonic() < self._next_spill_check:
@@ -266,8 +256,8 @@ class Iteration:
         total = measure()
         if total is None:
             return
-        if self._spilled_at_start is None or total < self._spilled_at_start:
-            self._spilled_at_start = total  # also when a node has left: the total is smaller without it
+        if self._spilled_at_start is None or total < self._spilled_at_start:  # smaller if a node has left the cluster
+            self._spilled_at_start = total
         had_spilled = self._spilled > 0
         self._spilled = max(self._spilled, total - self._spilled_at_start)
         if self._spilled and not had_spilled:
@@ -300,11 +290,12 @@ class Iteration:
                 traceback=self.failure.traceback or outcome.traceback,
             )
         elif outcome.state is TrialState.COMPLETE:
-            early_return = ""
+            messages: list[str] = []
             if not self.units.is_done:
-                early_return = f"the learner returned when {self.units.arrived} of {self.units.count} units had arrived"
-            message = "; ".join(filter(None, (early_return, self._failed_units_message())))
-            outcome = dataclasses.replace(outcome, message=message)
+                messages.append(f"the learner returned when {self.units.arrived} of {self.units.count} units had arrived")
+            if self.units.failed:
+                messages.append(self._failed_units_message())
+            outcome = dataclasses.replace(outcome, message="; ".join(messages))
         return dataclasses.replace(outcome, metrics={**outcome.metrics, **self.metrics(), **self.worker_metrics()})
 
     def metrics(self) -> dict[str, float]:
@@ -353,20 +344,16 @@ class Iteration:
         )
 
     def _failed_units_message(self) -> str:
-        """Return a message that lists the failed units, with the error of the first one; "" without failed units."""
+        """Return a message that lists the failed units, of which there is at least one, with the error of the first."""
         failed = self.units.failed
-        if not failed:
-            return ""
-        numbers = ", ".join(str(unit) for unit in list(failed)[:MOST_NAMED]) + (" …" if len(failed) > MOST_NAMED else "")
+        numbers = ", ".join(str(unit) for unit in list(failed)[:MOST_NAMED])
+        if len(failed) > MOST_NAMED:
+            numbers += " …"
         description = self._describe_failure(next(iter(failed.values())))
         return f"{len(failed)} of {errors.counted(self.units.count, 'unit')} failed: {numbers}; the first: {description}"
 
     def _worker_statuses(self, nodes: Mapping[int, str]) -> tuple[WorkerStatus, ...]:
-        """Return the status of each worker, including ready slots in which no worker has run yet.
-
-        Args:
-            nodes: Node of each ready slot, by slot.
-        """
+        """Return the status of each worker, also of a ready slot in which none has run yet. For `nodes` see `progress`."""
         now = time.monotonic()
         workers = {slot: WorkerSlot(slot) for slot in nodes} | self.workers
         return tuple(
@@ -380,8 +367,9 @@ class Iteration:
         )
 
     def _lose_result(self, unit: int, reason: str) -> None:
-        """Record that a result was lost after its fetch had begun."""
-        if (transfer := self.flow.record_lost(unit)) is not None:
+        """Record that a result was lost after its fetch had begun, and retry its unit."""
+        transfer = self.flow.record_lost(unit)
+        if transfer is not None:
             self._retry_lost_result(unit, transfer.worker, reason)
 
     def _retry_lost_result(self, unit: int, worker: int, reason: str, *, uses_retry: bool = True) -> None:
@@ -396,11 +384,11 @@ class Iteration:
             uses_retry: Whether the loss uses up a retry of this unit, see `Units.retry_lost_result`.
         """
         message = f"its result was lost in transit: {reason}"
-        failed = self.units.retry_lost_result(unit, message, uses_retry=uses_retry)
-        if failed is not None:
+        has_failed = self.units.retry_lost_result(unit, message, uses_retry=uses_retry) is not None
+        if has_failed:
             self.workers[worker].failed += 1
         if not self.is_ending:
-            consequence = "it is retried" if failed is None else "its retries are used up, so the unit has failed"
+            consequence = "its retries are used up, so the unit has failed" if has_failed else "it is retried"
             log.warning(
                 "iteration %d: worker %d: the result of unit %d was lost in transit: %s; %s",
                 self.request.trial,
@@ -425,16 +413,12 @@ class Iteration:
 
     def _too_large_message(self, offer: Offer) -> str:
         """Return the message about a result that is larger than the limit of bytes in flight."""
-        text = f"the result of unit {offer.unit} is {offer.bytes / 1e6:.1f} MB, and "
-        if self.flow.limit < self.collect.in_flight_bytes:
-            return (
-                f"{text}the object store has room for {self.flow.limit / 1e6:.1f} MB; make it larger (resources.shm), or "
-                "give smaller units"
-            )
-        return (
-            f"{text}collect.in_flight is {self.flow.limit / 1e6:.1f} MB; raise it (`--set collect.in_flight=2Gi`), or give "
-            "smaller units"
-        )
+        size, limit = f"{offer.bytes / 1e6:.1f} MB", f"{self.flow.limit / 1e6:.1f} MB"
+        if self.flow.limit < self.collect.in_flight_bytes:  # the object store sets the limit, see `publish`
+            reason = f"the object store has room for {limit}; make it larger (resources.shm)"
+        else:
+            reason = f"collect.in_flight is {limit}; raise it (`--set collect.in_flight=2Gi`)"
+        return f"the result of unit {offer.unit} is {size}, and {reason}, or give smaller units"
 
     def _describe_failure(self, failed: FailedUnit) -> str:
         """Return a text for the user about a failed unit, with its worker and the log of that."""

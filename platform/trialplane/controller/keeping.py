@@ -46,7 +46,7 @@ class CheckpointRemover:
 
     def __init__(self, job: Study, slots: Pool, newest: Iterable[TrialRow]) -> None:
         self._job = job
-        self._keep_count = None if job.keep is None else job.keep.best  # None: all complete trials keep their checkpoints
+        self._most_kept = None if job.keep is None else job.keep.best  # None: all complete trials keep their checkpoints
         self._slots = slots
         self.best: list[TrialRow] = []
         self.unwanted: set[TrialFolder] = set()
@@ -64,38 +64,38 @@ class CheckpointRemover:
             return
         ranked = rows.ranked(self._job, [*self.best, row])
         complete = [candidate for candidate in ranked if candidate.state is TrialState.COMPLETE]
-        if self._keep_count is None:
+        if self._most_kept is None:
             self.best = complete
         else:
-            self.best = [candidate for candidate in complete if candidate.feasible][: self._keep_count]
+            self.best = [candidate for candidate in complete if candidate.feasible][: self._most_kept]
         beaten = {candidate.trial for candidate in ranked} - {candidate.trial for candidate in self.best}
         self.unwanted |= {TrialFolder(trial) for trial in beaten}
 
     def release(self, folders: Collection[TrialFolder]) -> None:
-        """Add folders of checkpoints that will be removed, such as those that a population does not need any more."""
+        """Let folders of checkpoints be removed, such as those that a population does not need any more."""
         self.unwanted |= set(folders)
 
     def advance(self) -> None:
         """Record the result of a removal that has ended, and start the next one if a slot is ready."""
         if self._removal is not None:
-            call, removed_folders = self._removal
-            if not call.done():
+            pending_call, removed_folders = self._removal
+            if not pending_call.done():
                 return
             self._removal = None
             try:
-                call.result()
+                pending_call.result()
             except errors.SlotError as error:
                 # The folders stay unwanted, so the next removal includes them.
                 log.info("a slot was lost while it removed checkpoints; another one will remove them: %s", error)
             except errors.CheckpointError as error:
-                # A second removal would fail too, so they count as done.
-                self.unwanted.difference_update(removed_folders)
+                self.unwanted -= set(removed_folders)  # a second removal would fail too
                 log.warning("checkpoints that are not needed any more are left where they are: %s", error)
             else:
-                self.unwanted.difference_update(removed_folders)
+                self.unwanted -= set(removed_folders)
         folders = tuple(sorted(self.unwanted)[:_MOST_FOLDERS])
-        if folders and (removal := self._slots.remove_checkpoints(folders)) is not None:
-            self._removal = removal, folders
+        call = self._slots.remove_checkpoints(folders) if folders else None
+        if call is not None:  # otherwise no slot is ready
+            self._removal = call, folders
 
     def finish(self) -> None:
         """Wait for at most `PATIENCE` seconds until all unwanted checkpoints are removed."""

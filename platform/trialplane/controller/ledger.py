@@ -73,6 +73,7 @@ _REPORT_SECONDS = 0.25  # between two writes of reports
 _REPORT_PAUSE = 5.0  # seconds before the next write of reports after one that failed
 _AHEAD = 1800.0  # seconds by which the clock of a trial may be ahead of this machine's
 _TOP = "trialplane:top"  # attribute of a study that holds `Promotion.top`, if it was raised
+_WatchedCurve = dict[int, float]  # step → value of the watched metric, with the sign with which Optuna compares it
 
 
 @dataclasses.dataclass
@@ -107,8 +108,6 @@ class Ledger:
         last_alive: Time at which the previous controller last saw its trials, in seconds since the epoch.
 
     Attributes:
-        job: Resolved job.
-        run: Name of the run.
         counts: Numbers of trials by state.
         newest: Row of the newest attempt of each trial, by trial.
         best: Row of the best trial; None before one is complete.
@@ -191,11 +190,14 @@ class Ledger:
             should_give_up=self._patience.should_give_up,
         )
         self._saved_attributes: dict[str, Any] = {}  # attributes of the study in the database
+        gc.disable()  # the restore creates many objects and no garbage, and the collector would take half of its time
         try:
-            self._load()
+            self._restore()
         except BaseException:
             self.storage.close()
             raise
+        finally:
+            gc.enable()
 
     def __enter__(self) -> Ledger:
         return self
@@ -204,7 +206,7 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Release the study, so that another controller may open it. Running attempts stay running in the database."""
+        """Let another controller open the study. Running attempts stay running in the database."""
         self.storage.close()
 
     @property
@@ -462,16 +464,13 @@ class Ledger:
         return self.reuse.add_beginning(request, self._best_reports.add_to(outcome, request.trial))
 
     def reopen_failure(self, number: int | None = None) -> bool:
-        """Let a training or an iteration that failed for good be retried, as the user has requested.
+        """Let a training or an iteration that failed for good be retried, as the user has requested; return whether one did.
 
         The recorded outcome does not change. But the next attempt names the failed one as the attempt that it repeats, and a
         later controller sees from that that the failure was reopened.
 
         Args:
             number: Number of the attempt that failed; None for the newest one.
-
-        Returns:
-            Whether there is such an attempt. A study has none.
         """
         return self.job.is_sequential and self._repeats.reopen_failure(number)
 
@@ -641,17 +640,17 @@ class Ledger:
 
     def _steps_done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
         """Return the number of steps that a trial has done in this run, at the end of an attempt."""
-        ends_at_rung = request.segment is not None and request.segment.rung > 0
-        repeats_attempt = self.reuse.following.repeated_attempt(request) is not None
-        has_final_result = bool(outcome.answered_by) and outcome.state is TrialState.COMPLETE and not repeats_attempt
-        if has_final_result and ends_at_rung:
-            return 0  # the earlier trial has trained to its end, without a stop at the rung, so its steps do not count here
+        is_complete = outcome.state is TrialState.COMPLETE
+        if outcome.answered_by and self.reuse.following.repeated_attempt(request) is None:
+            # It has the final result of an earlier trial, which did not stop at the rung, so its steps do not count here.
+            ends_at_rung = request.segment is not None and request.segment.rung > 0
+            if is_complete and ends_at_rung:
+                return 0
         if request.trial in self._offsets:
             has_reported = outcome.step > 0 or bool(outcome.metrics)
             return outcome.step + self._offsets[request.trial] if has_reported else 0
         # The trial has reported nothing. If it is complete, it has done all steps.
-        ladder = self._search.ladder
-        return ladder.top if ladder is not None and outcome.state is TrialState.COMPLETE else 0
+        return self._search.ladder.top if is_complete and self._search.ladder is not None else 0
 
     def _repeat(
         self, previous: TrialRequest, segment: Segment | None = None, new_params: Mapping[str, Any] | None = None
@@ -851,9 +850,11 @@ class Ledger:
         These are the best reports up to the checkpoint.
         """
         parent = segment.parent
-        if parent is not None and parent.number is not None and parent.trial != trial:
+        if parent is not None and parent.trial != trial:
+            assert parent.number is not None  # only a checkpoint of another run has none
             outcome = self._attempts[parent.number].outcome
-            self._best_reports.take_over(trial, {} if outcome is None else outcome.best)
+            assert outcome is not None
+            self._best_reports.take_over(trial, outcome.best)
 
     def _losses(self, outcome: TrialOutcome) -> tuple[float, ...]:
         """Return the losses (smaller is better) by which trials are compared at a rung.
@@ -920,19 +921,8 @@ class Ledger:
         self._patience(lambda: write(attempt, changed))
         self._saved_attributes = dict(attributes)
 
-    def _load(self) -> None:
-        """Fill memory from the database, and record the attempts that an earlier controller left running as lost."""
-        gc.disable()  # the restore creates many objects and no garbage, and the collector would take half of its time
-        try:
-            self._restore()
-        finally:
-            gc.enable()
-
     def _restore(self) -> None:
-        """Restore the run's last status, the attributes of its study, and its attempts with their reports.
-
-        Then record the interrupted attempts as lost. `_load` calls this with Python's garbage collector off.
-        """
+        """Fill memory from the database, and record the attempts that an earlier controller left running as lost."""
         attempts, attributes = self.storage.load()
         status_document = self.storage.read_column(labels.LEDGER_STATUS)
         if status_document is not None:
@@ -953,12 +943,10 @@ class Ledger:
         self._repeats.reopen_failures_before(self.job.retries.failed_before)
         samplers.stop_if_exhausted(self.job, self._study, self._code)
 
-    def _restore_attempt(self, attempt: Attempt, curve: dict[int, float]) -> None:
-        """Restore an attempt in memory. A retry takes the place of the attempt that it repeats.
+    def _restore_attempt(self, attempt: Attempt, curve: _WatchedCurve) -> None:
+        """Restore an attempt from the database in memory. A retry takes the place of the attempt that it repeats.
 
-        Args:
-            attempt: Attempt from the database. This is called in the order of their numbers.
-            curve: Value of the watched metric by step, with the sign with which Optuna compares it.
+        This is called in the order of the attempts' numbers.
 
         Raises:
             LedgerCorrupt: An earlier trial is missing.
@@ -1001,17 +989,16 @@ class Ledger:
         }
         self._ended_since_start = sorted(end_times, key=lambda number: (end_times[number], number))
 
-    def _load_reports(self, unfinished: Collection[int]) -> tuple[dict[int, dict[int, float]], dict[int, list[ReportRow]]]:
-        """Read the reports in the database, and return them by number of the attempt.
+    def _load_reports(self, unfinished: Collection[int]) -> tuple[dict[int, _WatchedCurve], dict[int, list[ReportRow]]]:
+        """Read the reports in the database. Record their last mark, and which trials count their steps from 0.
 
         Args:
             unfinished: Numbers of the attempts that have not ended.
 
         Returns:
-            For each attempt that has ended, the value of the watched metric by step, with the sign with which Optuna
-            compares it; and for each of the others, all its reports.
+            The curve of each attempt that has ended, and all reports of each of the others, by number of the attempt.
         """
-        curves: dict[int, dict[int, float]] = {}
+        curves: dict[int, _WatchedCurve] = {}
         unfinished_reports: dict[int, list[ReportRow]] = {}
         last_mark, has_more = 0, True
         while has_more:
@@ -1025,7 +1012,7 @@ class Ledger:
                     unfinished_reports.setdefault(row.number, []).append(row)
                 elif self.job.watched_metric in row.metrics:
                     value = self.pruning.sign * row.metrics[self.job.watched_metric]
-                    curves.setdefault(row.number, {}).setdefault(row.step, value)
+                    curves.setdefault(row.number, {}).setdefault(row.step, value)  # the first report of a step counts
             has_more = page.more
         self._curves.resume(last_mark)
         return curves, unfinished_reports

@@ -349,7 +349,7 @@ class Loop:
         counts, now = self._ledger.counts, time.time()
         ended_since_start = counts.ended - self._ended_at_start
         seconds = self.worked - self._base.worked
-        rate = ended_since_start / seconds if ended_since_start and seconds > 0 else None
+        rate = ended_since_start / seconds if ended_since_start and seconds > 0 else None  # ended trials per second
         is_local = self._desired.parallel() is None
         return dataclasses.replace(
             self._base,

@@ -27,8 +27,11 @@ class MemoryFrontier:
     def __init__(self, search: Search) -> None:
         self._names = search.avoid_oom
         parameters = search.parameters if self._names else {}
-        choices = [name for name, parameter in parameters.items() if isinstance(parameter, space.CategoricalParameter)]
-        self._choices = [name for name in choices if name not in self._names]
+        self._choices = [  # names of the categorical parameters that are not listed
+            name
+            for name, parameter in parameters.items()
+            if isinstance(parameter, space.CategoricalParameter) and name not in self._names
+        ]
         # Group of points (see `_split`) → the lowest points that were out of memory, of which none is at or above another.
         self._lowest: dict[str, list[Values]] = {}
 
@@ -36,8 +39,8 @@ class MemoryFrontier:
         """Add a point that was out of memory."""
         if self._names and not self.excludes(params):
             group, values = self._split(params)
-            others = [other for other in self._lowest.get(group, ()) if not _is_at_or_above(other, values)]
-            self._lowest[group] = [*others, values]
+            remaining = [other for other in self._lowest.get(group, ()) if not _is_at_or_above(other, values)]
+            self._lowest[group] = [*remaining, values]
 
     def excludes(self, params: Mapping[str, Any]) -> bool:
         """Return whether a point is at or above one that was out of memory, and has the same choices."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import queue
 import threading
@@ -30,13 +31,7 @@ CLOSE_PATIENCE = 10.0  # seconds for the last messages to be sent
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A notification.
-
-    Attributes:
-        occasions: Occasions of the message. A rule with any of them sends it.
-        title: Title.
-        text: Body.
-    """
+    """A notification. A rule of the job with any of its occasions sends it."""
 
     occasions: frozenset[Occasion]
     title: str
@@ -51,8 +46,9 @@ class Watch:
     """
 
     def __init__(self, last_status: RunStatus | None = None) -> None:
+        # Number of the best trial when the last message about it was sent
         self._best_trial = None if last_status is None or last_status.best is None else last_status.best.trial
-        self._best_sent = float("-inf")  # time of the last message about the best trial
+        self._best_sent = -math.inf  # time of this message
         self._idle_since: float | None = None  # time since which no trial has run; infinity after a message about that
 
     def messages(self, status: RunStatus, now: float) -> list[Message]:
@@ -65,15 +61,16 @@ class Watch:
         messages: list[Message] = []
         if not status.state.is_active:
             return messages
-        if status.best is not None and status.best.trial != self._best_trial and now - self._best_sent >= BEST_INTERVAL:
-            self._best_trial, self._best_sent = status.best.trial, now
-            messages.append(Message(frozenset({"best"}), f"{status.run}: new best trial", _best_text(status, status.best)))
+        best, may_send_best = status.best, now - self._best_sent >= BEST_INTERVAL
+        if best is not None and best.trial != self._best_trial and may_send_best:
+            self._best_trial, self._best_sent = best.trial, now
+            messages.append(Message(frozenset({"best"}), f"{status.run}: new best trial", _best_text(status, best)))
         if status.running:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
         elif now - self._idle_since >= STUCK:
-            self._idle_since = float("inf")  # no second message until a trial has run
+            self._idle_since = math.inf  # no second message until a trial has run
             text = f"No trial has run for {STUCK / 60:.0f} minutes: {status.reason or 'the slots are not ready'}\n"
             messages.append(Message(frozenset({"stuck"}), f"{status.run} is stuck", f"{text}{_command('status', status)}"))
         return messages
@@ -121,7 +118,7 @@ class Notifier:
     def close(self) -> None:
         """Wait at most `CLOSE_PATIENCE` seconds until the last messages are sent."""
         if self._rules:
-            self._messages.put(None)
+            self._messages.put(None)  # ends the thread
             self._thread.join(CLOSE_PATIENCE)
 
     def _send_all(self) -> None:
@@ -158,7 +155,8 @@ class Notifier:
             return rule.url
         if self._secrets is not None:
             return (self._secrets / rule.secret).read_text().strip()
-        if not (url := os.environ.get(rule.secret, "")):
+        url = os.environ.get(rule.secret, "")
+        if not url:
             raise errors.InputError(f"the environment variable {rule.secret} was not set when the run was started")
         return url
 
