@@ -70,7 +70,7 @@ SUBMIT = ("submit", "hpo", "demo", "--local")
         (lambda: shutil.rmtree("jobs"), SUBMIT, ["platform init demo"]),
         (nothing, ("validate", "dmo"), ["did you mean demo?"]),
         (nothing, ("validate", LONG), ["no job 'aaa"]),
-        (nothing, ("validate", "~nosuchuser/demo"), ["there is no such user"]),
+        (nothing, ("validate", "~nosuchuser/demo"), ["no job '~nosuchuser/demo'"]),
         (nothing, ("validate", "\udcff"), ["no job '\\udcff'"]),
         (nothing, ("validate", "demo", "--set", "\udcff=1"), ["is not UTF-8 text"]),
         (nothing, ("status", LONG), ["there is no run"]),

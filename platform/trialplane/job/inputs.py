@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 from trialplane import errors
 from trialplane.errors import Issue
+from trialplane.job import values
 from trialplane.job.kinds import Input, Job
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -81,11 +82,7 @@ def _input_issues(job: Job, name: str, input_: Input, folder: Path, pod_folder: 
         if not isinstance(path, str) or not path:
             yield Issue(field, f"must be the path of a data file, not {path!r}")
             continue
-        try:
-            file = folder / Path(path).expanduser()  # an absolute path replaces the folder
-        except RuntimeError:
-            yield Issue(field, f"begins with an unknown user: {path}")
-            continue
+        file = folder / values.expand_user(path)  # an absolute path replaces the folder
         if pod_folder and file.is_relative_to(pod_folder) and not os.path.lexists(file):
             return  # this file is checked in the pod; without it, the lines of all files cannot be counted
         message = _file_problem(file, input_, _columns(job, input_)) or _availability_problem(
@@ -127,7 +124,7 @@ def _availability_problem(path: str, file: Path, folder: Path, pod_folder: str, 
         is_remote: Whether trials run on another machine.
     """
     is_inside = file.is_relative_to(folder)
-    if not Path(path).expanduser().is_absolute():
+    if not values.expand_user(path).is_absolute():
         if is_inside:
             return ""
         if is_remote:
@@ -233,12 +230,12 @@ def _line_count_problem(job: Job, terms: Sequence[int | str], files: Sequence[Pa
         terms: Terms of the sum: numbers, and names of parameters.
         files: The files.
     """
-    values = {term: int(job.params[term] if isinstance(term, str) else term) for term in terms}
-    required = sum(values[term] for term in terms)
+    numbers = {term: int(job.params[term] if isinstance(term, str) else term) for term in terms}
+    required = sum(numbers[term] for term in terms)
     available = _count_lines(files, required)
     if available >= required:
         return ""
-    needed = " + ".join(f"{term} {values[term]}" if isinstance(term, str) else f"{term}" for term in terms)
+    needed = " + ".join(f"{term} {numbers[term]}" if isinstance(term, str) else f"{term}" for term in terms)
     lower = " or ".join(f"params.{term}" for term in terms if isinstance(term, str))
     advice = "give more text" + (f", or lower {lower}" if lower else "")
     return f"has {errors.counted(available, 'line')} of text, and it needs {needed}; {advice}"

@@ -29,6 +29,7 @@ from trialplane.job import (
     requirements,
     settings,
     short_forms,
+    values,
     verdict,
 )
 from trialplane.job.document import Document
@@ -65,14 +66,10 @@ def find_job(name_or_path: str, search: Path) -> Path:
     Raises:
         JobNotFound: There is no such job. The message names the searched paths and similar jobs.
     """
-    try:
-        path = Path(name_or_path).expanduser()
-    except RuntimeError as error:
-        raise JobNotFound(f"no job {name_or_path!r}: there is no such user") from error
-    path = path if path.is_absolute() else search / path
+    path = search / values.expand_user(name_or_path)  # an absolute path replaces the folder
     folders = [folder / FOLDER for folder in (search, *search.absolute().parents) if (folder / FOLDER).is_dir()]
-    is_name = name_or_path not in ("", ".", "..") and "/" not in name_or_path  # which may also be the path of a folder
-    candidates = [folders[0] / name_or_path, path] if is_name and folders else [path]
+    may_be_name = name_or_path not in ("", ".", "..") and "/" not in name_or_path
+    candidates = [folders[0] / name_or_path, path] if may_be_name and folders else [path]
     for candidate in candidates:
         if candidate.name == FILE and _is_file(candidate):
             return candidate.parent
@@ -198,10 +195,11 @@ def load_job(
 
     # At last the whole job, and the code that it names.
     judgment = verdict.judge(job_draft, has_objective, valid_paths=_valid_environment_paths(job_file, base_judgment))
-    takes_any = bool(script) and job_draft.data.get("arguments") is None
-    if takes_any and judgment.job is not None and reach.are_constants(judgment.job, folder):
+    has_default_arguments = bool(script) and job_draft.data.get("arguments") is None
+    if has_default_arguments and judgment.job is not None and reach.are_constants(judgment.job, folder):
+        # The script reads no arguments: parameters replace the constants with their names.
         job_draft.set(("arguments",), arguments.GLOBALS, Origin(source))
-        judgment = verdict.judge(job_draft, has_objective, valid_paths=())
+        judgment = verdict.judge(job_draft, has_objective)
     issues += judgment.issues
     issues += _code_issues(job_draft, judgment, folder)
     if issues or judgment.job is None:
@@ -210,19 +208,8 @@ def load_job(
 
 
 def _with_absolute_links(job: Job, folder: Path) -> Job:
-    """Return a job whose links have absolute targets.
-
-    Args:
-        job: The job.
-        folder: Its folder, to which the targets are relative.
-
-    Raises:
-        SpecError: A target begins with an unknown user.
-    """
-    try:
-        targets = {link: str(folder.absolute() / Path(target).expanduser()) for link, target in job.links.items()}
-    except RuntimeError:  # ~ names a user who does not exist
-        raise SpecError([Issue(("links",), "begins with an unknown user")]) from None
+    """Return a job whose links have absolute targets. They are relative to the job's folder."""
+    targets = {link: str(folder.absolute() / values.expand_user(target)) for link, target in job.links.items()}
     return job.model_copy(update={"links": targets}) if targets else job
 
 
@@ -268,11 +255,12 @@ def _is_float(name: str, data: Mapping[str, Any], commented_params: Mapping[str,
     points = data.get("enqueue")
     first_point = points[0] if isinstance(points, list) and points else None
     sections = [data.get("params"), data.get("space"), first_point]
-    values = [section[name] for section in sections if isinstance(section, dict) and name in section]
+    definitions = [section[name] for section in sections if isinstance(section, dict) and name in section]
     with contextlib.suppress(SpecError):  # a comment may be any text
-        values.append(document.scalar(commented_params.get(name, ""), name))
-    ranges = [value for value in values if isinstance(value, dict)]
-    return any(isinstance(value, float) for value in values) or any(fields.get("type") == "float" for fields in ranges)
+        definitions.append(document.scalar(commented_params.get(name, ""), name))
+    ranges = [definition for definition in definitions if isinstance(definition, dict)]
+    has_float_range = any(fields.get("type") == "float" for fields in ranges)
+    return has_float_range or any(isinstance(definition, float) for definition in definitions)
 
 
 def _apply_overrides(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, FiniteFloat, PlainValidator, WithJsonSchema
@@ -86,6 +87,14 @@ def _parse_gpus(value: Any) -> int | float:
 def leads_outside(path: str) -> bool:
     """Whether a path that should be relative to a folder is absolute, or could lead out of the folder."""
     return path.startswith("/") or ".." in path.split("/")
+
+
+def expand_user(path: str) -> Path:
+    """Return a path with the user's folder in place of `~`. Unchanged if it begins with the name of no user: `~nobody`."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def _parse_requirements_path(value: Any) -> Any:

@@ -35,12 +35,12 @@ class Arguments(models.Model):
     )
     booleans: Literal["switch", "value", "negated"] = Field(
         default="switch",
-        description="Format of booleans. switch: --amp or nothing. negated: --amp or --no-amp. value: --amp=True or "
-        "--amp=False.",
+        description="Format of booleans in flags. switch: --amp or nothing. negated: --amp or --no-amp. value: --amp=True "
+        "or --amp=False.",
     )
     lists: Literal["spread", "repeat", "comma", "literal"] = Field(
         default="spread",
-        description="Format of lists. spread: --sizes 64 32. repeat: --sizes=64 --sizes=32. comma: --sizes=64,32. "
+        description="Format of lists in flags. spread: --sizes 64 32. repeat: --sizes=64 --sizes=32. comma: --sizes=64,32. "
         "literal: --sizes=[64, 32].",
     )
     file: str = Field(
@@ -113,6 +113,11 @@ def _parse_script_path(value: Any) -> Any:
     return value.removeprefix("./")
 
 
+def _described(model: type[models.Model], field: str, **schema: Any) -> dict[str, Any]:
+    """Return the schema of a field with the description that it has in its model."""
+    return {**schema, "description": model.model_fields[field].description}
+
+
 ScriptFile = Annotated[
     str, BeforeValidator(_parse_script_path), WithJsonSchema({"type": "string", "pattern": r"^[^/].*\.py$"})
 ]
@@ -130,24 +135,10 @@ ArgumentsField = Annotated[
                 {
                     "type": "object",
                     "properties": {
-                        "items": {
-                            "anyOf": [{"enum": list(STYLES)}, _ITEMS],
-                            "description": "The arguments: one of the names, or a list.",
-                        },
-                        "booleans": {
-                            "enum": list(arguments.BOOLEANS),
-                            "description": "Format of booleans in flags. switch: --amp or nothing. negated: --amp or "
-                            "--no-amp. value: --amp=True or --amp=False. Default: switch.",
-                        },
-                        "lists": {
-                            "enum": list(arguments.LISTS),
-                            "description": "Format of lists in flags. spread: --sizes 64 32. repeat: --sizes=64 --sizes=32. "
-                            "comma: --sizes=64,32. literal: --sizes=[64, 32]. Default: spread.",
-                        },
-                        "file": {
-                            "type": "string",
-                            "description": "Settings file of the job, whose values parameters replace. Default: none.",
-                        },
+                        "items": _described(Arguments, "items", anyOf=[{"enum": list(STYLES)}, _ITEMS]),
+                        "booleans": _described(Arguments, "booleans", enum=list(arguments.BOOLEANS), default="switch"),
+                        "lists": _described(Arguments, "lists", enum=list(arguments.LISTS), default="spread"),
+                        "file": _described(Arguments, "file", type="string"),
                     },
                     "additionalProperties": False,
                 },
@@ -251,23 +242,18 @@ def _expand_sources(value: Any) -> Any:
     return [{"from": source} if isinstance(source, str) else source for source in value]
 
 
-def _source_field_schema(name: str, **schema: Any) -> dict[str, Any]:
-    """Return the schema of a source's field, with the model's description."""
-    return {**schema, "description": SourceField.model_fields[name].description}
-
-
 _SOURCE_SCHEMA = {
     "anyOf": [
         {"enum": ["stdout", "mlflow", "tensorboard"]},
         {
             "type": "object",
             "properties": {
-                "from": _source_field_schema("source", enum=["stdout", "mlflow", *_SOURCES_WITH_PATH]),
-                "pattern": _source_field_schema(
-                    "pattern", anyOf=[{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
+                "from": _described(SourceField, "source", enum=["stdout", "mlflow", *_SOURCES_WITH_PATH]),
+                "pattern": _described(
+                    SourceField, "pattern", anyOf=[{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
                 ),
-                "path": _source_field_schema("path", type="string"),
-                "step": _source_field_schema("step", type="string"),
+                "path": _described(SourceField, "path", type="string"),
+                "step": _described(SourceField, "step", type="string"),
             },
             "required": ["from"],
             "additionalProperties": False,
