@@ -65,7 +65,7 @@ def test_event_files_that_have_the_metric_are_named_with_what_reads_them(tmp_pat
     trial.read(ended=True)
     said = trial.reader.missing_message(("acc",), {})
     assert said.startswith("no acc in its output; runs/a/events.out.tfevents.")
-    advice = "write `metrics: tensorboard`, or submit with `--set metrics=tensorboard`"
+    advice = "write `metrics: [stdout, tensorboard]`, or submit with `--set 'metrics=[stdout, tensorboard]'`"
     assert said.endswith(f" has acc (0.75): {advice}; no metrics were found; see `platform docs scripts`")
     with_its_words = trial.reader.missing_message(("accuracy",), {})
     assert f" has acc (0.75): {advice}, and name acc; no metrics" in with_its_words
@@ -114,6 +114,7 @@ def test_files_with_metrics_are_named_with_what_reads_them(
     (trial.folder / name).write_text(text)
     trial.read(ended=True)
     declaration = f'{{from: file, path: "{path}"}}'
+    declaration = f"[stdout, {declaration}]"
     advice = f"{name} has {found} (0.5): write `metrics: {declaration}`, or submit with `--set 'metrics={declaration}'`{end}"
     said = trial.reader.missing_message(("acc",), {})
     assert said == f"no acc in its output; {advice}; no metrics were found; see `platform docs scripts`"

@@ -294,17 +294,18 @@ def test_event_files_are_read_late_for_what_nothing_else_has(
     made = [*trial.read(), *trial.read(ended=True)]
     assert [values for _, values in made] == metrics
     is_late = len(metrics) == 3
-    assert any("--set metrics=tensorboard" in remark for remark in trial.reader.remarks) == is_late
+    assert any("--set 'metrics=[stdout, tensorboard]'" in remark for remark in trial.reader.remarks) == is_late
 
 
-@pytest.mark.parametrize("name", ["acc", "accuracy"])
+@pytest.mark.parametrize(("name", "late"), [("acc", True), ("accuracy", True), ("acc", False)])
 @pytest.mark.parametrize(
     ("folders", "acc"), [(("runs/test", "runs/train"), None), (("runs/test",), 0.25), (("runs/test", "runs/test"), 0.5)]
 )
-def test_what_several_folders_of_event_files_have_is_ambiguous_without_metrics(
-    tmp_path: Path, folders: tuple[str, ...], acc: float | None, name: str
+def test_what_several_folders_of_event_files_have_is_ambiguous(
+    tmp_path: Path, folders: tuple[str, ...], acc: float | None, name: str, late: bool
 ) -> None:
-    trial = Trial(tmp_path, STDOUT, names=(name,), late=(MetricSource("tensorboard"),))
+    source = MetricSource("tensorboard")
+    trial = Trial(tmp_path, STDOUT if late else source, names=(name,), late=(source,) if late else ())
     for number, folder in enumerate(folders, 1):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -315,10 +316,9 @@ def test_what_several_folders_of_event_files_have_is_ambiguous_without_metrics(
     made = trial.read(ended=True)
     assert [values["acc"] for _, values in made if "acc" in values] == [0.25, 0.5][: len(folders) if acc else 0]
     assert trial.reader.newest.get("acc") == acc and trial.reader.newest["runs/test"] == 1.0
-    text = (
-        "acc is in the event files of runs/test and of runs/train: to read one of them write `metrics: {from: tensorboard, "
-    )
-    assert any(remark.startswith(text) for remark in trial.reader.remarks) == (acc is None)
+    text = "acc is in the event files of runs/test and of runs/train: to read one of them write `metrics: "
+    remedy = f"{'[stdout, ' if late else ''}{{from: tensorboard, path: runs/test}}{']' if late else ''}`"
+    assert any(remark == text + remedy for remark in trial.reader.remarks) == (acc is None)
 
 
 def test_tensorboard_by_torch(tmp_path: Path) -> None:

@@ -44,7 +44,11 @@ class MetricFile(NamedTuple):
 
 
 def advice(
-    folder: Path, names: Collection[str], is_own: Callable[[Path], bool], original_content: Callable[[Path], bytes]
+    folder: Path,
+    names: Collection[str],
+    read_sources: Sequence[MetricSource],
+    is_own: Callable[[Path], bool],
+    original_content: Callable[[Path], bytes],
 ) -> list[str]:
     """Return messages that name files with metrics, each with the line of job.yaml that reads its file.
 
@@ -54,6 +58,7 @@ def advice(
     Args:
         folder: Folder in which the program ran.
         names: Missing metrics.
+        read_sources: Sources that the job reads, which it keeps.
         is_own: Returns whether the program has written a file that the job does not read.
         original_content: Returns the content that a file had before the program ran.
     """
@@ -70,6 +75,7 @@ def advice(
         shown_values = list((missing_values or values).items())[:_MAX_NAMES]
         shown = ", ".join(f"{name} ({value:g})" for name, value in shown_values)
         declaration = source.source if source.source != "file" else f'{{from: file, path: "{source.path}"}}'
+        declaration = with_others(declaration, read_sources)
         option = f"--set {shlex.quote(f'metrics={declaration}')}"
         message = f"{path} has {shown}: write `metrics: {declaration}`, or submit with `{option}`,"
         if not missing_values:
@@ -78,6 +84,21 @@ def advice(
             message += f" and name {', '.join(other_names)}"
         (missing_advice if missing_values else other_advice).setdefault(declaration, message.rstrip(","))
     return list((missing_advice or other_advice).values())[:_MAX_FILES]
+
+
+def with_others(declaration: str, read_sources: Sequence[MetricSource]) -> str:
+    """Return the value of the field `metrics` for one more source: `[stdout, tensorboard]` beside the output.
+
+    Args:
+        declaration: Declaration of the source in YAML.
+        read_sources: Sources that the job reads. Those with a path or a pattern, which the user knows, are left out.
+    """
+    others = [
+        source.source
+        for source in read_sources
+        if source in (MetricSource("stdout"), MetricSource("mlflow")) and source.source != declaration
+    ]
+    return f"[{', '.join([*others, declaration])}]" if others else declaration
 
 
 def metric_files(

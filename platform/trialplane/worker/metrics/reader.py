@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -93,7 +94,7 @@ class Reader:
         self._names, self._stop = program.names, tuple(stop)
         self._reported: set[str] = set()  # metrics that the program reports itself, which are not read
         self._owners: dict[str, Source] = {}  # metric → the source from which it is read
-        self._late_folders: dict[str, set[Path]] = {}  # metric of late sources → the folders of its files
+        self._event_folders: dict[str, set[Path]] = {}  # metric of event files → the folders of these files
         self._folder, self._code = folder, code if program.cwd == "code" else None
         self._start_time = start_time
         self._held_reports: collections.deque[_HeldReport] = collections.deque()
@@ -145,6 +146,8 @@ class Reader:
     def _tails_to_read(self, ended: bool) -> Iterator[Tail]:
         """Yield the reader of each file; at the end also those of late sources, if the others lack a metric of the job."""
         yield from list(self._tails)
+        if ended:
+            self._leave_out_ambiguous()
         missing = [name for name in self._names if name not in self._reported and not self._has(name)] if ended else []
         if not missing or not self._late_sources:
             return
@@ -157,25 +160,29 @@ class Reader:
         self._sources = [*earlier_sources, *dict.fromkeys(tail.source for tail in late_tails)]
         if late_names := [name for name in missing if self._has(name)]:
             reads = ", ".join(source.declaration.source for source in self._late_sources)
+            field = elsewhere.with_others(reads, [source.declaration for source in earlier_sources])
             self.remarks.append(
-                f"{', '.join(late_names)}: read from {reads} files at the end; write `metrics: {reads}`, or submit with "
-                f"`--set metrics={reads}`, to read it while the trial runs"
+                f"{', '.join(late_names)}: read from {reads} files at the end; write `metrics: {field}`, or submit with "
+                f"`--set {shlex.quote(f'metrics={field}')}`, to read it while the trial runs"
             )
 
     def _leave_out_ambiguous(self) -> None:
-        """Leave out the metrics that several folders of late sources have: as `runs/train` and `runs/test` have a `loss`.
+        """Leave out the metrics that event files in several folders have: as `runs/train` and `runs/test` have a `loss`.
 
         The job does not say which of them it means.
         """
-        ambiguous = {name: sorted(folders) for name, folders in self._late_folders.items() if len(folders) > 1}
+        ambiguous = {name: sorted(folders) for name, folders in self._event_folders.items() if len(folders) > 1}
+        read_sources = [source.declaration for source in self._sources]
         for name, folders in ambiguous.items():
             for metrics in (self._owners, self.newest, self.finite):
                 metrics.pop(name, None)
+            del self._event_folders[name]
             if any(same_words(own_name, [name]) for own_name in self._names):
                 first, *others = [folder.relative_to(self._folder).as_posix() for folder in folders[:_MAX_SHOWN]]
+                field = elsewhere.with_others(f"{{from: tensorboard, path: {first}}}", read_sources)
                 self.remarks.append(
                     f"{name} is in the event files of {first} and of {', '.join(others)}: to read one of them write "
-                    f"`metrics: {{from: tensorboard, path: {first}}}`"
+                    f"`metrics: {field}`"
                 )
 
     def _has(self, name: str) -> bool:
@@ -197,9 +204,12 @@ class Reader:
             for line_metrics in tail.read(ended, deadline, size):
                 is_idle = False
                 self._assign_owners(tail.source, line_metrics, now)
-                if tail.source in self._late_sources:
-                    for name in line_metrics.metrics:
-                        self._late_folders.setdefault(name, set()).add(tail.file.parent)
+                if tail.source.declaration.source == "tensorboard":
+                    for name in list(line_metrics.metrics):
+                        folders = self._event_folders.setdefault(name, set())
+                        folders.add(tail.file.parent)
+                        if len(folders) > 1:  # left out at the end, see `_leave_out_ambiguous`
+                            del line_metrics.metrics[name]
                 yield from tail.steps.add(line_metrics)
         except Exception as error:  # noqa: BLE001  whatever a program writes, it must not end the slot
             self._tails.remove(tail)
@@ -309,7 +319,11 @@ class Reader:
             sentences.append(f"no {' or '.join(absent)} in {' or '.join(source_names) or 'its reports'}")
             files_read = {tail.file for tail in self._tails}
             sentences += elsewhere.advice(
-                self._folder, absent, lambda file: file not in files_read and self._is_own(file), self._original_content
+                self._folder,
+                absent,
+                declarations,
+                lambda file: file not in files_read and self._is_own(file),
+                self._original_content,
             )
             sentences += [self._listing(metrics), "see `platform docs scripts`"]
         return "; ".join([*sentences, *self.remarks])
