@@ -27,7 +27,7 @@ REFIT = "refit of "  # beginning of the description of a refit
 
 
 def parse_source(text: str) -> tuple[str, int | None]:
-    """Return run and trial of the text RUN:TRIAL. The trial of RUN is None.
+    """Return run and trial of the text RUN:TRIAL, such as ("tune", 3) of tune:3. The trial of RUN is None.
 
     Raises:
         InputError: The trial is not a number.
@@ -123,13 +123,7 @@ def refit_fields(run: str, job: Job, trials: list[TrialRow], seeds: int, *, keep
 
 
 def training_fields(run: str, job: Job, trial: TrialRow) -> dict[str, Any]:
-    """Return the job's fields that turn a study into a training with the parameters of one of its trials and a new seed.
-
-    Args:
-        run: Name of the study.
-        job: Job of the study.
-        trial: Trial whose parameters to train with.
-    """
+    """Return the job's fields that turn a study into a training with the parameters of one of its trials and a new seed."""
     environment = {
         variable: field for variable, field in job.environment.items() if field.split(".")[0] in Training.model_fields
     }
@@ -153,7 +147,7 @@ def refit_trials(run: str, job: Job, trials: list[TrialRow]) -> dict[int, list[T
     """
     if not job.description.startswith(REFIT):
         raise InputError(f"{run} is not a refit of another run; `platform refit {run}` starts one")
-    # The description, written by `refit_fields`, ends with the numbers of the original trials.
+    # `refit_fields` has written the description: "refit of tune: trials 3, 17".
     numbers = [int(number) for number in job.description.rpartition(" trials ")[2].split(", ")]
     repetitions: dict[int, list[TrialRow]] = {number: [] for number in numbers}
     for row in trials:
@@ -171,11 +165,11 @@ def registration(handle: RunHandle, winner: Candidate, trials: list[TrialRow], m
     Args:
         handle: The refit.
         winner: Best configuration.
-        trials: Trials with this configuration.
+        trials: Trials with this configuration and different seeds.
         model: Name in the registry.
     """
     run, job = handle.name, handle.job
-    earlier_run = job.description.removeprefix(REFIT).rpartition(": trials ")[0]
+    earlier_run = job.description.removeprefix(REFIT).rpartition(": trials ")[0]  # tune, of "refit of tune: trials 3, 17"
     typical = min(trials, key=lambda row: (abs(row.values[0] - winner.mean), row.trial))
     metric = job.objectives[0].metric
     interval = f"{metric} {winner.mean:.6g} ± {winner.margin:.3g} (95 %, {len(trials)} seeds)"

@@ -220,7 +220,7 @@ def _server_checks(cluster: Cluster) -> Iterator[Finding]:
         yield findings.failed(doctor_verdicts.SERVER, str(error), "check the network, the VPN and the kubeconfig")
         return
     api = cluster.call("GET", "/apis/ray.io/v1")
-    schema = cluster.call("GET", "/openapi/v3/apis/ray.io/v1") if api.ok else api
+    schema = cluster.call("GET", "/openapi/v3/apis/ray.io/v1") if api.ok else api  # without KubeRay there is none
     yield doctor_verdicts.resources(api, schema)
     yield doctor_verdicts.runs(cluster.call("GET", f"/apis/{API_VERSION}"))
     yield _finding_or_warning("KubeRay operator", lambda: doctor_verdicts.operator(_operators(cluster)))

@@ -17,7 +17,7 @@ from typing import Any
 from trialplane.client import doctor_verdicts
 from trialplane.errors import TrialplaneError
 from trialplane.job.kinds import Job
-from trialplane.kube import kinds, preflight, waiting
+from trialplane.kube import kinds, metadata, preflight, waiting
 from trialplane.kube.cluster import Cluster
 from trialplane.plan import network, pods, raycluster
 from trialplane.plan.plan import Plan
@@ -40,13 +40,7 @@ def plan(job: Job) -> Plan:
 
 
 def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the manifest of the pod: a trial's pod without the run's code, and with the probe as its command.
-
-    Args:
-        plan: Plan of the pod.
-        site: Site of the chart.
-        arguments: Arguments of the probe.
-    """
+    """Return the manifest of the pod: a trial's pod without the run's code, and with the probe as its command."""
     template = pods.trial(plan, site, doctor_verdicts.probed_role(plan))
     spec = template["spec"]
     spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != pods.CODE]
@@ -56,17 +50,14 @@ def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]
     container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != pods.CODE]
     spec["restartPolicy"] = "Never"
     spec["activeDeadlineSeconds"] = _LIFETIME
-    metadata = {**template["metadata"], "name": f"platform-{plan.run}"}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    pod_metadata = {**template["metadata"], "name": f"platform-{plan.run}"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": pod_metadata, "spec": spec}
 
 
 def arguments(plan: Plan, site: Site, database: str) -> list[str]:
     """Return the arguments of the probe, which checks that it cannot reach the addresses of `--closed`.
 
-    Args:
-        plan: Plan of the pod.
-        site: Site of the chart.
-        database: Address host:port of PostgreSQL; "" if unknown.
+    `database` is the address host:port of PostgreSQL, or "" if it is unknown.
     """
     role = doctor_verdicts.probed_role(plan)
     volumes = {volume["name"]: volume for volume in pods.trial(plan, site, role)["spec"]["volumes"]}
@@ -81,14 +72,7 @@ def arguments(plan: Plan, site: Site, database: str) -> list[str]:
 
 
 def probe(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[Finding]:
-    """Create the pod, yield its findings, and delete it.
-
-    Args:
-        cluster: Cluster of the pod.
-        site: Site of the chart.
-        plan: Plan of the pod.
-        patience: Maximum time for the start of the pod, in seconds.
-    """
+    """Create the pod, yield its findings, and delete it. It must start within `patience` seconds."""
     database = site.database or database_address(_ledger_url(cluster, site))
     if not database:
         advice = "ask a user who may read the Secret of the ledger's database to run this"
@@ -128,7 +112,7 @@ def early_end_finding(pod: dict[str, Any], finding_count: int, other_lines: Sequ
         finding_count: Number of findings in its log.
         other_lines: Other lines of its log.
     """
-    phase = (pod.get("status") or {}).get("phase")
+    phase = metadata.status_of(pod).get("phase")
     if phase == "Succeeded" and finding_count:
         return None
     wait = waiting.pod_wait(pod)  # for a pod that has failed, this describes its end
@@ -175,7 +159,7 @@ def _wait_for_start(cluster: Cluster, name: str, patience: float) -> Finding:
         pod = cluster.read(kinds.POD, name)
         if pod is None:
             return findings.failed("trial pod", f"{name} was deleted by another user", "try again")
-        if (pod.get("status") or {}).get("phase") not in (None, "Pending"):
+        if metadata.status_of(pod).get("phase") not in (None, "Pending"):
             node = pod["spec"].get("nodeName", "")
             return findings.passed("trial pod", f"started on {node} after {time.monotonic() - begin:.0f} s")
         now = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any
 import trialplane
 from trialplane import policies
 from trialplane.job.kinds import Role
-from trialplane.kube import preflight, refusal
+from trialplane.kube import metadata, preflight, refusal
 from trialplane.kube.cluster import ApiResponse
 from trialplane.kube.metadata import KubeObject
 from trialplane.plan import pods
@@ -87,7 +87,7 @@ def operator(deployments: Sequence[KubeObject]) -> Finding:
     name = f"{deployment['metadata']['namespace']}/{deployment['metadata']['name']}"
     image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
     version = re.search(r":v?(\d+)\.(\d+)", image)  # quay.io/kuberay/operator:v1.6.0 → 1, 6
-    if not (deployment.get("status") or {}).get("availableReplicas"):
+    if not metadata.status_of(deployment).get("availableReplicas"):
         kubectl = f"kubectl --namespace {deployment['metadata']['namespace']}"
         advice = (
             f"`{kubectl} describe pods -l {OPERATOR}` and `{kubectl} logs deploy/{deployment['metadata']['name']}` show why"
@@ -122,7 +122,7 @@ def claims(site: Site, existing: Sequence[KubeObject], classes: Sequence[KubeObj
         classes: Storage classes of the cluster; None if they cannot be read.
     """
     check = "volumes"
-    states = {claim["metadata"]["name"]: str((claim.get("status") or {}).get("phase", "Pending")) for claim in existing}
+    states = {claim["metadata"]["name"]: str(metadata.status_of(claim).get("phase", "Pending")) for claim in existing}
     required = [name for name in (site.runs.claim, site.data.claim) if name]
     missing = [name for name in required if name not in states]
     if missing:
@@ -138,13 +138,7 @@ def claims(site: Site, existing: Sequence[KubeObject], classes: Sequence[KubeObj
 
 
 def _unbound_finding(check: str, unbound: Sequence[str], classes: Sequence[KubeObject] | None) -> Finding:
-    """Return the finding for claims that are not bound.
-
-    Args:
-        check: Name of the check.
-        unbound: Names of the claims.
-        classes: Storage classes of the cluster; None if they cannot be read.
-    """
+    """Return the finding for claims with these names, which are not bound. `classes` is as of `claims`."""
     text = f"{', '.join(unbound)} not bound"
     annotations = [storage_class["metadata"].get("annotations") or {} for storage_class in classes or ()]
     if classes is not None and not any(texts.get(_DEFAULT_CLASS) == "true" for texts in annotations):
@@ -175,13 +169,7 @@ def probed_role(plan: Plan) -> Role:
 
 
 def room(site: Site, plan: Plan, nodes: Sequence[KubeObject] | None) -> Finding:
-    """Check that nodes have room for one trial of the plan.
-
-    Args:
-        site: Site of the chart.
-        plan: Plan of a run.
-        nodes: Nodes of the cluster; None if they cannot be read.
-    """
+    """Check that nodes have room for one trial of the plan. `nodes` is None if this user may not read them."""
     if nodes is None:
         advice = "ask an administrator of the cluster; `platform status` of a run shows when it finds no room"
         return findings.warned("nodes", "you may not list them", advice)
@@ -207,13 +195,7 @@ def permissions(denied: Sequence[str]) -> Finding:
 
 
 def permission_to_make_pods(denied: Sequence[str], context: str, namespace: str) -> Finding | None:
-    """Return a warning if this user may not create a test pod. A run needs no such permission: KubeRay creates its pods.
-
-    Args:
-        denied: Missing permissions; empty if the user may create pods.
-        context: Context of the cluster.
-        namespace: Namespace of the pod.
-    """
+    """Return a warning if permissions to create a test pod are denied. Runs need none: KubeRay creates their pods."""
     if not denied:
         return None
     advice = f"have a user who may create pods run `platform doctor --context {context} --namespace {namespace}`"

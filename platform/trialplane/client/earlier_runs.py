@@ -45,12 +45,7 @@ class GatheredTrials:
 
 
 def gather(target: Target, plan: Plan) -> GatheredTrials:
-    """Return the trials of earlier runs for a plan's run.
-
-    Args:
-        target: Target of the earlier runs and of the new one.
-        plan: Plan of the new run.
-    """
+    """Return the trials of earlier runs of a target for the run of a plan."""
     job = plan.job
     if not isinstance(job, Study):
         return GatheredTrials(Earlier())
@@ -60,7 +55,8 @@ def gather(target: Target, plan: Plan) -> GatheredTrials:
     for index, run in enumerate(job.history):
         try:
             old_job = target.job(run)
-            if reason := earlier.refusal(old_job, job):
+            reason = earlier.refusal(old_job, job)  # why the sampler cannot learn from its trials, or ""
+            if reason:
                 issues.append(Issue(("history", index), f"{run} {reason}"))
                 continue
             mapper = _history_mapper(target, run, old_job, plan, job)
@@ -106,15 +102,9 @@ def _trials_out_of_memory(target: Target, run: str) -> set[int]:
 
 
 def _reusable(target: Target, plan: Plan, job: Study, notes: list[str]) -> Earlier:
-    """Return what the plan's run takes over from earlier runs instead of training it again.
+    """Return what the plan's run takes over from earlier runs instead of training it again, and add to `notes`.
 
     These are of the newest `MAX_RUNS` runs that have the same code, data, seed and other fields that affect results.
-
-    Args:
-        target: Target of the earlier runs.
-        plan: Plan of the new run.
-        job: Its job.
-        notes: List to which this adds notes for the user.
     """
     unreadable = [name for name, digest in plan.data.items() if digest == datasets.UNREADABLE]
     if unreadable:
@@ -300,10 +290,6 @@ def _difference_note(target: Target, plan: Plan) -> str:
     """Return a note that says in what the plan's run differs from the newest run of the same job; "" without one.
 
     Differences that do not prevent the reuse of results are left out.
-
-    Args:
-        target: Target of the earlier runs.
-        plan: Plan of the new run.
     """
     for run in target.runs()[:MAX_RUNS]:
         try:
@@ -327,11 +313,12 @@ def _affects_results(difference: str) -> bool:
     Args:
         difference: Line of `Target.differences`: "code: FILE: …", or a field of the job and its values.
     """
-    section = difference.partition(": ")[0].partition(".")[0]
-    if section == "code":
+    field = difference.partition(": ")[0]  # of "params.lr: 0.1 → 0.2", or "code"
+    if field == "code":
         # The job's file and the modes of files are no part of the code's identity; see `Pack.identity`.
         return not difference.startswith((f"code: {pack.JOB}:", "code: modes"))
-    is_image = difference.startswith("cluster.image: ")  # the only field of `cluster` that affects results
+    section = field.partition(".")[0]
+    is_image = field == "cluster.image"  # the only field of `cluster` that affects results
     return is_image or section == "params" or section not in earlier.IGNORED_FIELDS
 
 

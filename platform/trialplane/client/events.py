@@ -206,23 +206,18 @@ def history(target: Target, run: str) -> list[Moment]:
 
 
 def _attempt_moments(job: Job, attempt: Attempt, *, is_alive: bool) -> list[Moment]:
-    """Return the start and the end of an attempt; without an end, that it runs or was lost.
-
-    Args:
-        job: Job of the run.
-        attempt: The attempt.
-        is_alive: Whether the run's controller is running.
-    """
+    """Return the start and the end of an attempt; without an end, that it runs or, without a controller, was lost."""
     request, outcome = attempt.request, attempt.outcome
     attempt_text = f", attempt {request.attempt}," if request.attempt > 1 else ""
     title = f"{job.noun} {request.trial}{attempt_text}"
     if outcome is None:
         return [Moment(None, f"{title} runs" if is_alive else f"{title} was lost with its controller")]
     row = reading.row(job, attempt, is_alive)
-    failure = f" ({row.failure})" if row.failure not in (None, FailureClass.STOPPED) else ""  # its message says stopped
+    # A stopped attempt has a message that says so.
+    failure = "" if row.failure in (None, FailureClass.STOPPED) else f" ({row.failure})"
     values = zip(job.objectives, row.values, strict=False)  # an attempt without a result has no values
     value_texts = [f"{objective.metric}={value:.5g}" for objective, value in values]
-    result = " ".join([f"{row.state.value.lower()}{failure}", *value_texts])
+    result = " ".join([f"{row.state.value.lower()}{failure}", *value_texts])  # "complete loss=0.12", "failed (oom)"
     first_line = row.message.strip().partition("\n")[0]
     message = f": {first_line}" if first_line else ""
     return [

@@ -19,7 +19,7 @@ from trialplane.client.target import AttemptsRead, EndedRows, Log, Observation, 
 from trialplane.errors import CheckResult, InputError, LedgerLocked, RunDamaged, TargetError
 from trialplane.job import kinds as job_kinds
 from trialplane.job.kinds import Job
-from trialplane.kube import kinds, preflight, waiting
+from trialplane.kube import kinds, metadata, preflight, waiting
 from trialplane.kube.cluster import Cluster
 from trialplane.kube.objects import Objects, Run, Submission
 from trialplane.ledger.attempts import NO_LIMIT
@@ -218,7 +218,8 @@ class KubernetesTarget:
             yet = " yet" if self.is_active(run) else ""
             raise InputError(f"there is no log of {noun} {which.trial} of {run}{yet}: {piece_or_reason}; {shows}")
         # The gateway has no log of the controller, and the caller waits for none: read the output of its container instead.
-        if (lines := remote_log.controller_lines(self.objects, run, follow)) is not None:
+        lines = remote_log.controller_lines(self.objects, run, follow)
+        if lines is not None:
             return lines
         reason = self._status(self._known_sources(run)).reason
         raise InputError(f"the controller of {run} has no log yet: {reason or piece_or_reason}")
@@ -295,7 +296,8 @@ class KubernetesTarget:
         """
         existing = self._known_sources(run)
         if not forget:
-            if existing.run is not None and existing.desired.state is not RunState.RUNNING:
+            is_resumed = existing.desired.state is RunState.RUNNING  # in the meantime, by another user
+            if existing.run is not None and not is_resumed:
                 self.objects.wait_until_pods_terminate(run)
             return
         if existing.is_active:
@@ -320,7 +322,7 @@ class KubernetesTarget:
                 # half a minute.
                 is_locked = True
             if time.monotonic() > deadline:
-                raise TargetError(self._locked_message(run) if is_locked else self._removal_status(run))
+                raise TargetError(self._locked_message(run) if is_locked else self._removal_message(run))
             time.sleep(self.poll)
 
     def _locked_message(self, run: str) -> str:
@@ -331,13 +333,13 @@ class KubernetesTarget:
             f"get pods -l {names.RUN}={run}` shows none"
         )
 
-    def _removal_status(self, run: str) -> str:
+    def _removal_message(self, run: str) -> str:
         """Return why the files of a deleted run still exist."""
         pods = self.cluster.list(kinds.POD, selector=f"{names.REMOVES}={run}")
         kubectl = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
         text = f"{run} is deleted and no longer runs, but its files in {self.cluster.location} are not removed yet"
         for pod in pods:
-            name, phase = pod["metadata"]["name"], (pod.get("status") or {}).get("phase")
+            name, phase = pod["metadata"]["name"], metadata.status_of(pod).get("phase")
             if phase == "Failed":
                 last_words = f"{waiting.last_message(pod)}; `{kubectl} logs {name}` has the rest"
                 return f"{text}: {last_words}. Another pod tries in a minute"

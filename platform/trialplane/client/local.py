@@ -165,14 +165,13 @@ class LocalTarget:
         run = files.root.name
         # If the mark of a cancel still exists, the controller was killed after the cancel, or ended before it noticed it.
         desired = RunState.CANCELLED if files.cancelled.exists() else RunState.RUNNING
-        # This takes the place of an operator's view: a run whose controller was killed counts as paused.
+        # There is no operator here. In its place: a run whose controller was killed counts as paused.
         reason = f"the controller is not running (killed?); `platform resume {run}` continues it"
         status = run_status.current(LedgerView(status, desired), OperatorView(RunState.PAUSED, reason))
         # A controller that was killed has not written its last counts. After a success with all trials, none is missing.
         is_complete = status.state is RunState.SUCCEEDED and status.ended_trials == status.trials
-        job = folder.load_job(files)
         if not is_complete and files.ledger.exists():
-            status = _with_counts_of_ledger(files, job, status)
+            status = _with_counts_of_ledger(files, status)
         self._find(run)  # raises if the run was deleted in the meantime, as the counts would be wrong
         return status
 
@@ -434,8 +433,9 @@ class LocalTarget:
         return attempt
 
 
-def _with_counts_of_ledger(files: RunPaths, job: Job, status: RunStatus) -> RunStatus:
+def _with_counts_of_ledger(files: RunPaths, status: RunStatus) -> RunStatus:
     """Return the status of an inactive run with the counts and the best trial of its ledger."""
+    job = folder.load_job(files)
     try:
         ledger_rows = results.attempts(files.ledger, files.root.name, job, alive=False)
     except LedgerError as error:

@@ -170,7 +170,7 @@ class Machine:
         if sizes.local_object_store(job, self.shm) >= required_store_bytes:
             return []
         requested_mib, free_mib = in_flight // sizes.MIB, self.shm // sizes.MIB
-        # `sizes.object_store` returns the size of a store for `collect.in_flight`; this is its inverse.
+        # The inverse of `sizes.object_store`: the `collect.in_flight` for which a store of half of /dev/shm suffices.
         fitting_mib = int((self.shm // 2 - sizes.OBJECT_STORE) / sizes.STORE_FACTOR) // sizes.MIB
         return [
             f"collect.in_flight is {requested_mib} MiB, and /dev/shm has {free_mib} MiB left, half of it "

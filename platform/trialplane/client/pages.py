@@ -118,13 +118,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         is_valid_length = length_text.isascii() and length_text.isdigit() and len(length_text) < 10
         length = int(length_text) if is_valid_length else MAX_BODY + 1  # which is refused
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        path, _, query = self.path.partition("?")
         # Only the name of the host is checked, because the port may be forwarded from another machine.
-        if host.partition(":")[0] not in ("127.0.0.1", "localhost") or origin not in (None, f"http://{host}"):
+        is_for_this_machine = host.partition(":")[0] in ("127.0.0.1", "localhost")
+        is_from_another_site = origin not in (None, f"http://{host}")
+        path, _, query = self.path.partition("?")
+        has_secret_in_url = any(map(self.server.is_secret, urllib.parse.parse_qs(query).get("token", ())))
+        has_secret = any(map(self.server.is_secret, (*self._cookies(), self._token())))
+        if not is_for_this_machine or is_from_another_site:
             self._refuse(403, "this is for pages of this machine")
-        elif any(map(self.server.is_secret, urllib.parse.parse_qs(query).get("token", ()))):
+        elif has_secret_in_url:
             self._open(path)
-        elif not any(map(self.server.is_secret, (*self._cookies(), self._token()))):
+        elif not has_secret:
             self._refuse(403, "open the address that `platform ui` has printed; each start has a new one")
         elif length > MAX_BODY or self.headers.get("Transfer-Encoding"):
             self._refuse(413, f"a request has at most {MAX_BODY} bytes")

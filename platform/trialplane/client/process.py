@@ -70,9 +70,10 @@ def active_controller(run: RunPaths) -> Holder | None:
     """
     newest = _newest_controller(run)
     try:
-        lock_record = _lock_holder(run.lock)
+        lock_record = _record_in_lock(run.lock)
     except OSError as error:
-        if not newest.holder.pid or newest.holder.is_visible:
+        is_elsewhere = newest.holder.pid and not newest.holder.is_visible
+        if not is_elsewhere:
             return newest.holder if newest.holder.is_alive else None
         raise RunDamaged(
             f"whether {run.root.name} is active is unknown: {run.lock} cannot be locked ({error.strerror}), and its "
@@ -165,14 +166,14 @@ class _StartedController(NamedTuple):
 def _newest_controller(run: RunPaths) -> _StartedController:
     """Return the newest controller of a run that was started."""
     try:
-        text = run.controller.read_bytes()
-        return _StartedController(Holder.read(text), float(json.loads(text)["started"]))
+        facts = run.controller.read_bytes()
+        return _StartedController(Holder.read(facts), started=float(json.loads(facts)["started"]))
     except (OSError, ValueError, KeyError, TypeError):
         return _StartedController(Holder(), started=0.0)
 
 
-def _lock_holder(lock: Path) -> bytes | None:
-    """Return the lock's record of its holder; None if the lock is free.
+def _record_in_lock(lock: Path) -> bytes | None:
+    """Return the content of a lock that is held, the record of its holder; None if the lock is free.
 
     Raises:
         OSError: The file cannot be read or locked.

@@ -9,6 +9,7 @@ from typing import Any
 from trialplane.client.gateway import Gateway
 from trialplane.client.target import Log
 from trialplane.errors import TargetError
+from trialplane.kube import metadata
 from trialplane.kube.objects import Objects
 from trialplane.wire import cluster as names
 from trialplane.wire import logs
@@ -53,7 +54,7 @@ def controller_lines(objects: Objects, run: str, follow: bool) -> Iterator[str] 
     After a restart of the container, this is only the log since the restart. The gateway's log is complete.
     """
     for pod in objects.pods(run, names.CONTROLLER):
-        statuses = (pod.get("status") or {}).get("initContainerStatuses") or []
+        statuses = metadata.status_of(pod).get("initContainerStatuses") or []
         if any(status.get("name") == names.CONTROLLER and _has_started(status) for status in statuses):
             return objects.cluster.pod_log(pod["metadata"]["name"], names.CONTROLLER, follow=follow)
     return None

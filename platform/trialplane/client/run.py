@@ -576,10 +576,10 @@ class RunHandle:
         # Without the controller's exit code (another process or a cluster started it), the reason says the same.
         if state is RunState.FAILED and observed.status.reason.startswith(states.NO_TRIAL):
             return errors.EXIT_BAD_INPUT
-        # A run whose controller crashed counts as paused, but no user has paused it. A negative code is that of a signal.
-        if state is RunState.PAUSED and controller_code not in (None, state.exit_code) and controller_code > 0:
-            return errors.EXIT_PLATFORM
-        return state.exit_code
+        # A run whose controller crashed counts as paused, but no user has paused it. A negative code is that of a signal,
+        # such as the one of `pause --now`.
+        has_crashed = controller_code is not None and controller_code > 0 and controller_code != errors.EXIT_INTERRUPTED
+        return errors.EXIT_PLATFORM if state is RunState.PAUSED and has_crashed else state.exit_code
 
     def log_location(self) -> str:
         """Location of the logs."""

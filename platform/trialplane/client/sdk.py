@@ -133,17 +133,18 @@ class Platform:
         self, function_job: functions.FunctionJob, request: _Request, command: Sequence[str]
     ) -> PreparedRun:
         """Prepare the job of a function; see `prepare`."""
-        space_field = request.overrides.get("space")
-        space = space_field.value if isinstance(space_field, Flag) else space_field
-        # A space that is not a mapping gets its issue when the job is loaded.
-        argument_issues = function_job.check(space if isinstance(space, Mapping) else {}, request.params)
+        space = request.overrides.get("space")
+        if isinstance(space, Flag):
+            space = space.value
+        if not isinstance(space, Mapping):  # missing, or invalid, which gets its issue when the job is loaded
+            space = {}
+        # Values of arguments become the job's field `params`, and are not parameters to remove from the space of a job.
         params_field = Flag(dict(request.params) or None, "submit(params=…)")
         request = dataclasses.replace(
             request,
-            # Values of arguments are a field of the job. As `params` of the request they would be removed from a space.
             overrides={**request.overrides, "params": params_field},
             params={},
-            issues=[*request.issues, *argument_issues],
+            issues=[*request.issues, *function_job.check(space, request.params)],
         )
         with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
             folder = Path(scratch, function_job.name)
@@ -208,10 +209,7 @@ class Platform:
     def _check_target(self, job: Job | None, name: str | None, findings: _Findings) -> None:
         """Add findings about the target, and about the checkpoint from which the run is to start.
 
-        Args:
-            job: Job of the run; None if it is invalid.
-            name: Name of the run; None for a default name.
-            findings: Findings to add to.
+        `job` is None if it is invalid, and `name` for a default name.
         """
         try:
             target_issues, warnings = self.target.check(job)
@@ -306,7 +304,7 @@ class Platform:
         """
         fields: dict[str, Any] = dict(overrides or {})
         if callable(job) and not space and not {"space", "trials"} & set(fields):
-            fields["trials"] = 1
+            fields["trials"] = 1  # without a space, a function is called once
         space_fields = None if space is None else short_forms.space(space, "submit(space=…)")
         arguments = {"space": space_fields, "trials": trials, "parallel": parallel, "seed": seed}
         fields |= {field: Flag(value, f"submit({field}=…)") for field, value in arguments.items() if value is not None}
@@ -341,13 +339,7 @@ class Platform:
 
 
 def _check_requirements(folder: Path, job: Job, findings: _Findings, *, is_remote: bool) -> None:
-    """Add issues of a job's requirements, and notes about those that cannot be checked.
-
-    Args:
-        folder: Folder of the job.
-        job: Resolved job.
-        findings: Findings to add to.
-        is_remote: Whether the run will be on a cluster.
+    """Add issues of a job's requirements, and notes about those that cannot be checked. On a cluster, `is_remote` is set.
 
     Raises:
         SpecError: The requirements are invalid.
@@ -357,9 +349,9 @@ def _check_requirements(folder: Path, job: Job, findings: _Findings, *, is_remot
     findings.issues += packing.excluded_issues(folder, file_names, packing.ignored_lines(job.links))
     if not is_remote:  # on a cluster, the slot checks this before its first trial, because only it has the image
         findings.issues += requirements.unmet_issues(required)
-    if job.install and is_remote:  # the installation checks all lines
+    if job.install and is_remote:
         findings.issues += requirements.install_issues(required)
-    else:
+    else:  # an installation would check these lines
         findings.notes += map(str, required.unchecked)
 
 

@@ -120,10 +120,10 @@ class _Source:
             namespace: Names that it can use.
             definition: Name of the definition.
         """
-        names, annotation_names = _names(tree)
-        for used_name in sorted(names - {definition}):
+        used_names, annotation_names = _used_and_annotation_names(tree)
+        for used_name in sorted(used_names - {definition}):
             self._add_name(used_name, namespace, definition)
-        for used_name in sorted(annotation_names - names):  # annotations are not evaluated, but a library may read them
+        for used_name in sorted(annotation_names - used_names):  # not evaluated, but a library may read annotations
             if used_name in namespace and used_name not in self._values:
                 self._add_import(used_name, namespace[used_name])
         self._add_submodules(tree, namespace)
@@ -204,50 +204,51 @@ class _Source:
         """Return the import statement of the user's code that gives a name this value now; None without one."""
         for node in self._statements:
             for alias in node.names:
-                bound_name = alias.asname or alias.name.partition(".")[0]
+                bound_name = alias.asname or alias.name.partition(".")[0]  # `import a.b` binds a
                 if bound_name != name:
                     continue
-                if isinstance(node, ast.Import):
-                    module = alias.name if alias.asname else name
+                # Another value would mean that an assignment came after the import.
+                if isinstance(node, ast.ImportFrom):
+                    module = self._absolute_module(node)
+                    if getattr(sys.modules.get(module), alias.name, _MISSING) is value:
+                        return _member_import(module, alias.name, name)
+                else:
+                    module = alias.name if alias.asname else name  # `import a.b as c` binds a.b instead
                     if sys.modules.get(module, _MISSING) is value:
                         return _module_import(module, name)
-                    continue
-                module = self._absolute_module(node)
-                if getattr(sys.modules.get(module), alias.name, _MISSING) is value:  # no other assignment came after it
-                    return _member_import(module, alias.name, name)
         return None
 
     def _absolute_module(self, node: ast.ImportFrom) -> str:
         """Return the absolute name of the module from which a statement imports; "" if it cannot be known."""
-        module = f"{'.' * node.level}{node.module or ''}"
-        if not node.level:
-            return module
-        return importlib.util.resolve_name(module, self._package) if self._package else ""  # from .module import …
+        if not node.level:  # without dots
+            return node.module or ""
+        relative_name = f"{'.' * node.level}{node.module or ''}"  # from .module import …
+        return importlib.util.resolve_name(relative_name, self._package) if self._package else ""
 
     def _derived_import(self, name: str, value: Any) -> _ImportText | None:
-        """Return the import of a module, or of a value from the module that defines it, if it gives this value now."""
+        """Return the import of a value that is a module, or a function or class of another module; None for other values."""
         if isinstance(value, types.ModuleType):
             own_name = value.__name__
             is_importable = own_name != "__main__" and sys.modules.get(own_name) is value
             return _module_import(own_name, name) if is_importable else None
         home_module, own_name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-        if not isinstance(home_module, str) or home_module in (self._module, "__main__") or not callable(value):
+        if not isinstance(home_module, str) or not callable(value):  # neither a function nor a class
             return None
-        if getattr(sys.modules.get(home_module), own_name, None) is not value:
-            return None
-        return _member_import(home_module, own_name, name)
+        is_of_this_module = home_module in (self._module, "__main__")
+        is_importable = not is_of_this_module and getattr(sys.modules.get(home_module), own_name, None) is value
+        return _member_import(home_module, own_name, name) if is_importable else None
 
     def _add_submodules(self, tree: ast.Module, namespace: Mapping[str, Any]) -> None:
         """Add `import a.b` for each `a.b.c` in the code, because in a trial no other module may have imported `a.b`."""
         for node in ast.walk(tree):
-            attributes: list[str] = []  # of the expression `a.b.c`: b, c
-            expression: ast.expr | ast.AST = node
-            while isinstance(expression, ast.Attribute):
-                attributes.insert(0, expression.attr)
-                expression = expression.value
-            if not isinstance(expression, ast.Name) or expression.id not in self._imports:
+            if not isinstance(node, ast.Attribute):
                 continue
-            module = namespace.get(expression.id)
+            first, *attributes = ast.unparse(node).split(
+                "."
+            )  # `a.b.c`; something else, such as `f(x).c`, is no name of ours
+            if first not in self._imports:
+                continue
+            module = namespace.get(first)
             for attribute in attributes:
                 if not isinstance(module, types.ModuleType) or f"{module.__name__}.{attribute}" not in sys.modules:
                     break
@@ -288,7 +289,7 @@ class _Source:
         self.issues.append(Issue((used_by,), reason, *self._location))
 
 
-def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
+def _used_and_annotation_names(tree: ast.Module) -> tuple[set[str], set[str]]:
     """Return the global names that a definition uses, and those in its annotations."""
     remover = _AnnotationRemover()
     copied_tree = ast.parse(ast.unparse(tree))  # because the remover changes its tree
@@ -370,7 +371,7 @@ def _without_decorators(value: Any) -> Any:
 
 
 def _is_of_ipython(value: Any) -> bool:
-    """Return whether a value is a function of IPython, or None, as for a name that IPython adds to Python's own."""
+    """Return whether a value is a function of IPython. None, for a name without a value in the module, counts as one."""
     return value is None or str(getattr(value, "__module__", None)).startswith(("IPython", "ipykernel"))
 
 

@@ -56,7 +56,8 @@ class RunSources:
         if self.run is None or self.run.is_settled:
             return False
         # The operator is about to start a controller, unless the ledger shows that the last start has already ended.
-        return self.ledger is None or run_status.reported_status(self.ledger) is None
+        has_last_start_ended = self.ledger is not None and run_status.reported_status(self.ledger) is not None
+        return not has_last_start_ended
 
     @property
     def ledger(self) -> LedgerView | None:
@@ -121,11 +122,12 @@ def status(sources: RunSources, operator_command: str) -> RunStatus:
     ledger = sources.ledger
     if ledger is None:
         assert run is not None, "one of the sources knows the run"
-        ledger = LedgerView(_status_of_object(run), begun=math.inf)  # older than any start: the operator's view decides
+        ledger = LedgerView(_status_of_object(run), begun=math.inf)  # not the status of any start
     merged = run_status.current(ledger, sources.operator_view(operator_command))
-    images = dict(merged.images)
+    images = dict(merged.images)  # name → digests
     for image in run.status.images if run else ():
-        images[image.image] = tuple(dict.fromkeys((*images.get(image.image, ()), image.digest)))
+        known_digests = images.get(image.image, ())
+        images[image.image] = tuple(dict.fromkeys((*known_digests, image.digest)))
     owner = run.owner if run else merged.owner
     return dataclasses.replace(merged, owner=owner, images=images, warnings=(*merged.warnings, *_image_warnings(images)))
 

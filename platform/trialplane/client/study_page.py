@@ -57,7 +57,7 @@ class StudyPage:
         self._version = 0  # of the content
         self._next_read = 0.0  # time from which the run is read again
         self._status: RunStatus | None = None
-        self._importances_seconds = 0.0  # processor time of all importances so far
+        self._importances_seconds = 0.0  # processor time for importances during the last read
         self._content: content.Content | None = None
         self._previous_columns: list[Column] = []  # of the version before
         self._lock = threading.Lock()
@@ -65,7 +65,7 @@ class StudyPage:
     def html(self) -> str:
         """Return the page with the current content."""
         with self._lock:
-            return page.page(self._handle.name, [self._read()], live=True)
+            return page.page(self._handle.name, [self._current_content()], live=True)
 
     def content_after(self, after: int) -> dict[str, Any] | None:
         """Return the current content; None if it is still that of version `after`.
@@ -73,7 +73,7 @@ class StudyPage:
         If `after` is the version before the current one, the columns have only what is new in them; see `columns.pack`.
         """
         with self._lock:
-            newest = self._read()
+            newest = self._current_content()
             if self._version == after:
                 return None
             old_columns = self._previous_columns if after == self._version - 1 else ()
@@ -91,8 +91,8 @@ class StudyPage:
             lines = self._handle.logs(_number(trial), _number(attempt) or None)
             all_lines = itertools.chain([next(lines, "")], lines)  # reading the first line raises if there is no log
         except TrialplaneError as error:
-            return _make_response(str(error), _TEXT, status=404)
-        return _respond(io.BufferedReader(_LineStream(all_lines)), _TEXT)
+            return _text_response(str(error), _TEXT, status=404)
+        return _stream_response(io.BufferedReader(_LineStream(all_lines)), _TEXT)
 
     def add_to(self, source: Source) -> Source:
         """Return a source that answers requests for this page, and passes all other requests to `source`."""
@@ -112,24 +112,24 @@ class StudyPage:
     def _response(self, path: str, query: str) -> urllib3.HTTPResponse:
         """Return the response to a request for the page, for a log, or for what is new in the run."""
         if path == PATH:
-            return _make_response(self.html(), "text/html; charset=utf-8")
+            return _text_response(self.html(), "text/html; charset=utf-8")
         fields = {name: texts[0] for name, texts in urllib.parse.parse_qs(query).items()}
         if path == LOG:
             return self.log(fields.get("trial", ""), fields.get("attempt", ""))
-        content_now = self.content_after(_number(fields.get("after", "")))
-        return _make_response(json.dumps(content_now, separators=(",", ":")), "application/json")
+        new_content = self.content_after(_number(fields.get("after", "")))
+        return _text_response(json.dumps(new_content, separators=(",", ":")), "application/json")
 
-    def _read(self) -> content.Content:
+    def _current_content(self) -> content.Content:
         """Read what is new in the run, compute the content again if there is anything new, and return it."""
         if self._content is not None and time.monotonic() < self._next_read:
             return self._content
-        start, importances_before = time.thread_time(), self._importances_seconds  # processor time of this thread
+        start = time.thread_time()  # processor time of this thread: waiting for a busy machine or a gateway does not count
+        self._importances_seconds = 0.0
         if self._read_changes() or self._content is None:
             self._content = self._new_content()
-        # A pause in proportion to the processor time limits this method to MAX_SHARE of a core. Waiting does not count, as
-        # the page would be behind for long on a busy machine, or through a gateway. Nor do importances: they are rare, and
-        # the first ones import Optuna.
-        busy_seconds = time.thread_time() - start - (self._importances_seconds - importances_before)
+        # A pause in proportion to the processor time limits this method to MAX_SHARE of a core. Importances do not count:
+        # they are rare, and the first ones import Optuna.
+        busy_seconds = time.thread_time() - start - self._importances_seconds
         self._next_read = time.monotonic() + max(MIN_PAUSE, busy_seconds * (1 / MAX_SHARE - 1))
         return self._content
 
@@ -158,20 +158,21 @@ class StudyPage:
         attempts = [row for _, row in sorted(self._attempts.items())]  # in the order of their numbers
         record = RunRecord(self._job, self._status, attempts, self._reports)
         facts, columns = content.content(record, self._page_context(), self._importances(record))
-        self._previous_columns = self._content[1] if self._content is not None else []
+        if self._content is not None:
+            _, self._previous_columns = self._content
         self._version += 1
         live_facts = {"version": self._version, "mlflow": START, "server": self._server, "logs": LOG}
         return {**facts, **live_facts}, columns
 
     def _importances(self, record: RunRecord) -> Importances:
-        """Return the importances, which are computed again if there are a tenth more ended trials than before."""
+        """Return the importances of the parameters. Compute them again if a tenth more trials have ended than before."""
         trials = rows.newest_attempts(record.attempts)
         ended_count = sum(row.ended is not None for row in trials)
         if ended_count >= self._next_importances:
             self._next_importances = _GROWTH * (ended_count + 1)
             start = time.thread_time()
             self._last_importances = importances.importances(record.job, trials)
-            self._importances_seconds += time.thread_time() - start
+            self._importances_seconds = time.thread_time() - start
         return self._last_importances
 
 
@@ -207,10 +208,11 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
 
-def _make_response(text: str, kind: str, status: int = 200) -> urllib3.HTTPResponse:
-    return _respond(io.BytesIO(text.encode()), kind, status)
+def _text_response(text: str, content_type: str, status: int = 200) -> urllib3.HTTPResponse:
+    return _stream_response(io.BytesIO(text.encode()), content_type, status)
 
 
-def _respond(body: io.BufferedIOBase, kind: str, status: int = 200) -> urllib3.HTTPResponse:
-    headers = {"Content-Type": kind, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+def _stream_response(body: io.BufferedIOBase, content_type: str, status: int = 200) -> urllib3.HTTPResponse:
+    """Return a response whose body is read from a stream while it is sent."""
+    headers = {"Content-Type": content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return urllib3.HTTPResponse(body, headers, status, preload_content=False)

@@ -80,7 +80,9 @@ def choose(
         namespace = namespace or environ.get(env.NAMESPACE)
     if context or namespace:
         return TargetName(context=context or None, namespace=namespace or None)
-    return TargetName() if submits else recall().last_target or default_target
+    if submits:
+        return TargetName()  # the kubeconfig's current context
+    return recall().last_target or default_target
 
 
 def recall() -> Memory:
@@ -130,7 +132,7 @@ def flags_of_other_target(run: str, target_name: TargetName) -> str:
 
 def _is_here(run: str) -> bool:
     """Whether this machine has a run with this name."""
-    if not run or Path(run).name != run:
+    if not run or Path(run).name != run:  # a path is not a name
         return False
     try:
         return paths.RunPaths.of(paths.home(), run).job.exists()

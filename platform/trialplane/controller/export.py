@@ -197,7 +197,7 @@ def _attributes(attempt: Attempt, retry_of: int | None, optuna_names: Collection
         if request.directions:  # an objective of Optuna returns its values, and these are the user attributes that it set
             attributes |= outcome.returned
         else:
-            attributes |= {f"returned.{name}": value for name, value in rows.table_cells(outcome.returned).items()}
+            attributes |= {f"returned.{name}": rows.table_cell(value) for name, value in outcome.returned.items()}
     return {name: records.to_dict(value) for name, value in attributes.items() if value not in (None, "")}
 
 

@@ -401,13 +401,7 @@ class Cluster:
         )
 
     def _require_success(self, answer: ApiResponse, verb: str, kind: ObjectKind) -> ApiResponse:
-        """Return a response unchanged if it is successful. Otherwise, raise the error for it.
-
-        Args:
-            answer: Response of `call`.
-            verb: RBAC verb of the request.
-            kind: Kind of the object.
-        """
+        """Return a response unchanged if it is successful. Otherwise, raise the error for it, with this RBAC verb."""
         if not answer.ok:
             raise self.refusal_error(answer, verb, f"{kind.plural}.{kind.group}".rstrip("."))
         return answer

@@ -1,9 +1,9 @@
-"""Metadata of a Kubernetes object: labels, annotations, creation time, owners, and whether it is being deleted. Pure."""
+"""Metadata, spec, status and conditions of a Kubernetes object, of which any may be missing. Pure."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 KubeObject = Mapping[str, Any]  # object of Kubernetes, as plain JSON values
@@ -17,6 +17,21 @@ def labels_of(kube_object: KubeObject) -> Mapping[str, str]:
 def annotations_of(kube_object: KubeObject) -> Mapping[str, str]:
     """Return the annotations of an object, which may have none."""
     return kube_object["metadata"].get("annotations") or {}
+
+
+def spec_of(kube_object: KubeObject) -> Mapping[str, Any]:
+    """Return the spec of an object, which may have none."""
+    return kube_object.get("spec") or {}
+
+
+def status_of(kube_object: KubeObject) -> Mapping[str, Any]:
+    """Return the status of an object, which has none before its controller has written one."""
+    return kube_object.get("status") or {}
+
+
+def conditions_of(kube_object: KubeObject) -> Sequence[Mapping[str, Any]]:
+    """Return the conditions in the status of an object, such as `{"type": "Ready", "status": "False", "reason": …}`."""
+    return status_of(kube_object).get("conditions") or []
 
 
 def is_deleted(kube_object: KubeObject) -> bool:

@@ -66,7 +66,7 @@ class Run:
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Run:
         """Return the Run for an object of the API server."""
-        status_fields = manifest.get("status") or {}
+        status_fields = metadata.status_of(manifest)
         try:
             status = Status.model_validate(status_fields)
         except ValidationError:
@@ -131,11 +131,7 @@ class Run:
 
 
 class Objects:
-    """The objects of runs in one namespace of a cluster.
-
-    Args:
-        cluster: Client of the cluster.
-    """
+    """The objects of runs in the namespace of a client of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -155,7 +151,7 @@ class Objects:
             if not teams or namespace in teams:
                 raise
             # The user may not read this namespace, but those of other teams. So the namespace is probably the wrong one.
-            raise TargetError(refusal.no_team_message(namespace, context, teams)) from error
+            raise TargetError(refusal.no_team_message(namespace, context, teams, is_installed=True)) from error
         text = ((config_map or {}).get("data") or {}).get(names.SITE_KEY)
         if not text:
             is_installed = self.cluster.call("GET", f"/apis/{runs.API_VERSION}").status != 404
@@ -335,26 +331,21 @@ class Objects:
             "another name with --name"
         )
 
-    def _apply_code(self, plan: Plan, uid: str, code: Sequence[Mapping[str, Any]]) -> None:
+    def _apply_code(self, plan: Plan, run_uid: str, manifests: Sequence[Mapping[str, Any]]) -> None:
         """Create those ConfigMaps with a run's code that do not exist. The Run owns them, so they are deleted with it.
 
         Existing ConfigMaps are not changed, because users may not change ConfigMaps.
-
-        Args:
-            plan: Plan of the run.
-            uid: Uid of the Run.
-            code: Manifests of the ConfigMaps.
 
         Raises:
             RunExists: The existing ConfigMaps have other content.
         """
         # The existing ConfigMap for each manifest, or None.
-        existing_maps = [self.cluster.read(kinds.CONFIG_MAP, manifest["metadata"]["name"]) for manifest in code]
+        existing_maps = [self.cluster.read(kinds.CONFIG_MAP, manifest["metadata"]["name"]) for manifest in manifests]
         existing_names = [existing["metadata"]["name"] for existing in existing_maps if existing is not None]
         # The existing parts, completed by the new ones, must be the code of this run. The digest of the unpacked archive is
         # compared, because builds of zlib compress the same code differently.
-        maps = [manifest if existing is None else existing for existing, manifest in zip(existing_maps, code, strict=True)]
-        packed = b"".join(part or b"" for part in runs.parts(maps))
+        all_maps = [existing or manifest for existing, manifest in zip(existing_maps, manifests, strict=True)]
+        packed = b"".join(part or b"" for part in runs.parts(all_maps))
         try:
             has_same_code = not existing_names or packing.digest(packed) == plan.pack.sha256
         except InputError:
@@ -366,9 +357,9 @@ class Objects:
                 "choose another with --name, or have it removed if it is not needed: "
                 f"`{kubectl} delete configmap {' '.join(existing_names)}`"
             )
-        for existing, manifest in zip(existing_maps, code, strict=True):
+        for existing, manifest in zip(existing_maps, manifests, strict=True):
             if existing is None:
-                owners = {"ownerReferences": [runs.owner_reference(plan.run, uid)]}
+                owners = {"ownerReferences": [runs.owner_reference(plan.run, run_uid)]}
                 self.cluster.create(kinds.CONFIG_MAP, {**manifest, "metadata": {**manifest["metadata"], **owners}})
 
 

@@ -46,13 +46,7 @@ class ClusterSnapshot:
 
 
 def check(job: Job, ray_cluster: KubeObject, snapshot: ClusterSnapshot) -> CheckResult:
-    """Return the issues and the warnings of a run with regard to nodes and queue.
-
-    Args:
-        job: Resolved job.
-        ray_cluster: RayCluster of the run.
-        snapshot: Resources of the cluster.
-    """
+    """Return the issues and the warnings of a run with regard to nodes and queue."""
     issues, warnings = _check_nodes(job, ray_cluster, snapshot.nodes)
     queue = metadata.labels_of(ray_cluster).get(raycluster.QUEUE_LABEL)
     if queue and snapshot.queues is not None and queue not in snapshot.queues:
@@ -76,12 +70,7 @@ def chart_issues(job: Job, site: Site) -> list[Issue]:
 
 
 def data_issues(job: Job, claim: str) -> list[Issue]:
-    """Return an issue for each input file that must be on the data volume, if the chart has no data volume.
-
-    Args:
-        job: Resolved job.
-        claim: PersistentVolumeClaim of the data volume. "" without one.
-    """
+    """Return an issue for each input file that must be on the data volume, if the chart has none (`claim` is "")."""
     if claim or job.cluster.image is not None:  # the user's own image may contain the files
         return []
     remedy = "helm upgrade --set data.enabled=true creates one, data.existingClaim names yours; see `platform docs storage`"
@@ -96,12 +85,7 @@ def data_issues(job: Job, claim: str) -> list[Issue]:
 
 
 def install_issues(job: Job, is_allowed: bool) -> list[Issue]:
-    """Return an issue if a job installs packages in its trial pods, but the chart does not allow it.
-
-    Args:
-        job: Resolved job.
-        is_allowed: Whether the chart allows pods to install packages.
-    """
+    """Return an issue if a job installs packages in its trial pods, but the chart does not allow it."""
     if is_allowed or not job.install:
         return []
     advice = (
@@ -124,9 +108,7 @@ def notify_issues(job: Job) -> list[Issue]:
 def output_issues(job: Job, has_volume: bool) -> list[Issue]:
     """Return an issue if a collection writes its output files to a folder that is lost with its pod, or is read-only.
 
-    Args:
-        job: Resolved job.
-        has_volume: Whether the chart has a volume for checkpoints.
+    Folders of the chart's volume for checkpoints, if it has one, are neither.
     """
     folder = job.output_location
     if folder is None or "://" in folder:
@@ -140,12 +122,7 @@ def output_issues(job: Job, has_volume: bool) -> list[Issue]:
 
 
 def promotion_issues(job: Job, has_storage: bool) -> list[Issue]:
-    """Return an issue if a study pauses trials, but the cluster has no storage for their checkpoints.
-
-    Args:
-        job: Resolved job.
-        has_storage: Whether the chart has a volume or a URL for checkpoints, which all pods can reach.
-    """
+    """Return an issue if a study pauses trials, but neither chart nor job has storage for the checkpoints of all pods."""
     if job.search.ladder is None or has_storage or job.checkpoints.url:
         return []
     is_population = job.search.population is not None
@@ -263,7 +240,7 @@ def quantity(text: Any) -> decimal.Decimal:
 
 def permanent_containers(pod: KubeObject) -> list[KubeObject]:
     """Return the containers that run for the whole life of a pod (or pod template): its containers and its sidecars."""
-    spec = pod.get("spec") or {}
+    spec = metadata.spec_of(pod)
     sidecars = [container for container in spec.get("initContainers") or [] if container.get("restartPolicy") == "Always"]
     return [*(spec.get("containers") or []), *sidecars]
 
@@ -306,12 +283,6 @@ def _check_role_nodes(job: Job, role: Role, pod: KubeObject, nodes: Sequence[Kub
 
     Either no node is large enough for one of its pods, or the nodes have no room for all pods of one trial together. Too few
     GPUs are an issue. Other resources are only a warning, because an autoscaler of nodes may create a suitable node.
-
-    Args:
-        job: Resolved job.
-        role: The role.
-        pod: Template of its pods.
-        nodes: All nodes.
     """
     node_selector = pod["spec"].get("nodeSelector") or {}
     selected_nodes = [node for node in nodes if _selects(node_selector, node)]

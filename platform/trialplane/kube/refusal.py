@@ -101,13 +101,7 @@ def denial_reason(message: str) -> str:
 
 
 def unreachable_message(error: Exception, host: str, context: str) -> str:
-    """Return the message for a cluster that does not answer.
-
-    Args:
-        error: Error of urllib3.
-        host: URL of the API server.
-        context: Context of the kubeconfig.
-    """
+    """Return the message for a cluster that does not answer. The error is urllib3's, the host a URL."""
     cause = getattr(error, "reason", None) or error  # a MaxRetryError has its cause as `reason`, which may be a text
     text = errors.first_line(cause if isinstance(cause, Exception) else error)
     # Remove the connection: "<urllib3.connection.HTTPSConnection object at 0x…>: " or "HTTPSConnection(host='…') …>: ".
@@ -125,35 +119,29 @@ def unreachable_message(error: Exception, host: str, context: str) -> str:
     )
 
 
-def no_team_message(namespace: str, context: str, namespaces: Sequence[str] = (), *, is_installed: bool = True) -> str:
+def no_team_message(namespace: str, context: str, teams: Sequence[str], *, is_installed: bool) -> str:
     """Return the message for a namespace that does not belong to a team.
 
     Args:
         namespace: Namespace.
         context: Context of the kubeconfig.
-        namespaces: Namespaces of teams that the user may see.
+        teams: Namespaces of teams that the user may see.
         is_installed: Whether the platform is installed in the cluster, perhaps with teams that the user may not see.
     """
-    listed = f" ({', '.join(namespaces)})" if namespaces else ""
+    listed = f" ({', '.join(teams)})" if teams else ""
     text = (
         f"namespace {namespace} of {context} is not that of a team, and runs are in those; choose your team's with "
         f"--namespace{listed}, or have an administrator add `- namespace: {namespace}` to `teams` in the chart's values and "
         "run `helm upgrade`, see `platform docs teams`"
     )
-    if namespaces or is_installed:
+    if teams or is_installed:
         return text
     return f"{text}, or install the platform: `{INSTALL} --set 'teams[0].namespace={namespace}'`"
 
 
-def no_context_message(context: str, contexts: Sequence[str], files: str) -> str:
-    """Return the message for a context that the kubeconfig does not have.
-
-    Args:
-        context: Name of the context.
-        contexts: Names of the existing contexts.
-        files: Names of the kubeconfig's files.
-    """
-    return f"there is no context {context!r} in {files}; {errors.nearest(context, contexts) or 'it has none'}"
+def no_context_message(context: str, existing: Sequence[str], files: str) -> str:
+    """Return the message for a context that the kubeconfig, with these files, does not have."""
+    return f"there is no context {context!r} in {files}; {errors.nearest(context, existing) or 'it has none'}"
 
 
 def _forbidden_message(message: str, verb: str, resource: str, namespace: str, context: str) -> str:

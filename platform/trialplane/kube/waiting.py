@@ -81,7 +81,7 @@ def reason(
     # Older events are about an earlier run of the same name.
     run_events = [event for event in events if _is_about(event, run) and _event_seconds(event) >= created]
     run_events.sort(key=_event_time)
-    if (ray_cluster.get("spec") or {}).get("suspend"):
+    if metadata.spec_of(ray_cluster).get("suspend"):
         return _queue_reason(run, workload)
     age = (time.time() if now is None else now) - created
     if not ray_cluster.get("status") and not live_pods:
@@ -107,7 +107,7 @@ def pod_wait(pod: KubeObject, events: Iterable[KubeObject] = ()) -> Wait | None:
         pod: Pod.
         events: Events of the namespace. Those of other objects are ignored.
     """
-    status = pod.get("status") or {}
+    status = metadata.status_of(pod)
     name = pod["metadata"]["name"]
     if status.get("phase") == "Failed" and status.get("reason"):  # Kubernetes has ended it: evicted, preempted, …
         return Wait(_with_message(str(status["reason"]).lower(), status.get("message")), stuck=True)
@@ -129,11 +129,11 @@ def pod_wait(pod: KubeObject, events: Iterable[KubeObject] = ()) -> Wait | None:
 
 def _with_log_command(pod: KubeObject, container: KubeObject, wait: Wait) -> Wait:
     """Return the reason with the command that shows the log, for a container whose log explains more."""
-    name, run = pod["metadata"]["name"], metadata.labels_of(pod).get(names.RUN, "RUN")  # RUN: a placeholder
     if container.get("name") == names.INSTALL:
-        text = f"could not install its packages and {wait.text}; `kubectl logs {name} -c {names.INSTALL}`"
-        return Wait(text, stuck=True)
+        command = f"kubectl logs {pod['metadata']['name']} -c {names.INSTALL}"
+        return Wait(f"could not install its packages and {wait.text}; `{command}`", stuck=True)
     if container.get("name") == names.CONTROLLER:
+        run = metadata.labels_of(pod).get(names.RUN, "RUN")
         text = f"has a controller that {wait.text}; `platform logs {run} --controller` shows its log"
         return Wait(text, wait.stuck)
     return wait
@@ -188,16 +188,16 @@ def _trial_pods_reason(ray_cluster: KubeObject, pods: Sequence[KubeObject], even
 
 def _desired_workers(ray_cluster: KubeObject) -> int:
     """Return the number of worker pods that a RayCluster should have."""
-    status = ray_cluster.get("status") or {}
+    status = metadata.status_of(ray_cluster)
     if status.get("desiredWorkerReplicas") is not None:  # set by KubeRay when it has handled the RayCluster
         return int(status["desiredWorkerReplicas"])
-    groups = (ray_cluster.get("spec") or {}).get("workerGroupSpecs") or []
+    groups = metadata.spec_of(ray_cluster).get("workerGroupSpecs") or []
     return sum(int(group.get("replicas") or 0) for group in groups)
 
 
 def _replica_failure(ray_cluster: KubeObject) -> str:
     """Return KubeRay's message about pods that it could not create, from the RayCluster's conditions. "" without one."""
-    for condition in (ray_cluster.get("status") or {}).get("conditions") or []:
+    for condition in metadata.conditions_of(ray_cluster):
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             return f"refused: {refusal.denial_reason(str(condition.get('message', '')))}"
     return ""
@@ -225,18 +225,18 @@ def _queue_reason(run: str, workload: KubeObject | None) -> str:
     """
     if workload is None:
         return f"it is suspended: `kubectl get raycluster {run} -o yaml` shows by whom; Kueue has no workload for it"
-    conditions = {condition["type"]: condition for condition in (workload.get("status") or {}).get("conditions") or []}
-    queue = (workload.get("spec") or {}).get("queueName", "")
+    conditions = {condition["type"]: condition for condition in metadata.conditions_of(workload)}
+    queue = metadata.spec_of(workload).get("queueName", "")
     evicted = conditions.get("Evicted") or {}
     reserved = conditions.get("QuotaReserved") or conditions.get("Admitted") or {}
     is_evicted = evicted.get("status") == "True" and reserved.get("status") != "True"  # and not admitted again since
     if is_evicted:
-        is_preempted = evicted.get("reason") == "Preempted"
-        eviction = f"preempted it in the queue {queue}" if is_preempted else f"took it out of the queue {queue}"
-        message = _KUEUE_IDS.sub("", str(evicted.get("message", "")))
-        restart = "starts it again when there is room"
-        if evicted.get("reason") == "Deactivated":
+        eviction, restart = f"took it out of the queue {queue}", "starts it again when there is room"
+        if evicted.get("reason") == "Preempted":
+            eviction = f"preempted it in the queue {queue}"
+        elif evicted.get("reason") == "Deactivated":
             restart = "nobody starts it again until an administrator activates its workload (spec.active: true)"
+        message = _KUEUE_IDS.sub("", str(evicted.get("message", "")))
         return _with_message(f"Kueue {eviction}, and {restart}", message)
     text = _with_message(f"Kueue has not admitted it to the queue {queue}", reserved.get("message"))
     remedy = "; `kubectl get localqueues` shows those there are" if reserved.get("reason") == "Inadmissible" else ""
@@ -245,7 +245,7 @@ def _queue_reason(run: str, workload: KubeObject | None) -> str:
 
 def _scheduling_wait(pod: KubeObject) -> Wait | None:
     """Return the reason why a pod has no node. None if it has one."""
-    for condition in (pod.get("status") or {}).get("conditions") or []:
+    for condition in metadata.conditions_of(pod):
         if condition.get("type") != "PodScheduled" or condition.get("status") != "False":
             continue
         message = _SCHEDULER_SUFFIX.sub("", str(condition.get("message", "")))
@@ -266,13 +266,11 @@ def _lost_node_wait(pod: KubeObject) -> Wait | None:
 
     If it does not, Kubernetes sets the pod's condition Ready to False, and ContainersReady keeps its last value, True.
     """
-    conditions = {
-        condition["type"]: condition.get("status") for condition in (pod.get("status") or {}).get("conditions") or []
-    }
+    conditions = {condition["type"]: condition.get("status") for condition in metadata.conditions_of(pod)}
     is_lost = conditions.get("ContainersReady") == "True" and conditions.get("Ready") == "False"
     if not is_lost:
         return None
-    node = (pod.get("spec") or {}).get("nodeName", "")
+    node = metadata.spec_of(pod).get("nodeName", "")
     text = f"is on the node {node}, which does not answer; `kubectl describe node {node}` says since when"
     return Wait(text, stuck=True)
 
@@ -295,24 +293,29 @@ def _waiting_state(container: KubeObject) -> tuple[str, str]:
 
 def _container_wait(container: KubeObject) -> Wait | None:
     """Return the reason why a container cannot be started or has failed. None if there is no such problem."""
-    terminated = (container.get("state") or {}).get("terminated") or {}
     reason, message = _waiting_state(container)
     if reason in _NO_CONTAINER:
         return Wait(_with_message(f"cannot be started ({reason})", message), stuck=True)
     if reason == "CrashLoopBackOff":
-        last_end = (container.get("lastState") or {}).get("terminated") or {}
+        last_end = _end_of(container, "lastState")
         restarts = errors.counted(container.get("restartCount", 0), "time")
         text = f"keeps ending, {restarts} so far, last {_exit_text(last_end)}"
         return Wait(_with_message(text, _limit_message(str(last_end.get("message") or ""))), stuck=True)
-    if terminated.get("exitCode"):
-        message = _limit_message(str(terminated.get("message") or ""))
-        return Wait(_with_message(f"ended {_exit_text(terminated)}", message), stuck=True)
+    end = _end_of(container, "state")
+    if end.get("exitCode"):
+        message = _limit_message(str(end.get("message") or ""))
+        return Wait(_with_message(f"ended {_exit_text(end)}", message), stuck=True)
     return None
+
+
+def _end_of(container: KubeObject, field: str) -> KubeObject:
+    """Return the end of a container, or with the field "lastState" that of its instance before; empty without one."""
+    return (container.get(field) or {}).get("terminated") or {}
 
 
 def _has_log(container: KubeObject) -> bool:
     """Whether a container has a log, because it has ended at least once."""
-    return any((container.get(state) or {}).get("terminated") for state in ("state", "lastState"))
+    return bool(_end_of(container, "state") or _end_of(container, "lastState"))
 
 
 def last_message(pod: KubeObject) -> str:
@@ -320,8 +323,8 @@ def last_message(pod: KubeObject) -> str:
 
     It is the last message of a container, or else the message or the reason with which Kubernetes ended the pod.
     """
-    status = pod.get("status") or {}
-    ends = [(container.get("state") or {}).get("terminated") or {} for container in status.get("containerStatuses") or []]
+    status = metadata.status_of(pod)
+    ends = [_end_of(container, "state") for container in status.get("containerStatuses") or []]
     texts = [*(end.get("message") for end in ends), status.get("message"), status.get("reason")]
     return _limit_message(next((str(text) for text in texts if text), "without a reason"))
 
@@ -333,7 +336,10 @@ def _limit_message(message: str) -> str:
 
 
 def _pull_error(message: str, image: str) -> str:
-    """Return the cause in the message about an image: the part after the last one that repeats the name of the image."""
+    """Return the cause in the message about an image: the text after the last part that has the name of the image.
+
+    For a:1, the cause in "rpc error: failed to pull a:1: failed to resolve reference a:1: not found" is "not found".
+    """
     parts = message.split(": ")
     last = max((number for number, part in enumerate(parts) if image in part), default=-1)
     return ": ".join(parts[last + 1 :]) or message
@@ -355,26 +361,23 @@ def _start_wait(events: Sequence[KubeObject]) -> Wait:
     return Wait("is starting", stuck=False)
 
 
-def _exit_text(terminated: KubeObject) -> str:
+def _exit_text(end: KubeObject) -> str:
     """Return a container's exit code and its reason, if Kubernetes knows one: "with exit code 137 (OOMKilled)"."""
-    code = terminated.get("exitCode")
-    reason = str(terminated.get("reason") or "")
-    return f"with exit code {code}" + (f" ({reason})" if reason not in ("", "Error") else "")
+    reason = str(end.get("reason") or "")
+    return f"with exit code {end.get('exitCode')}" + (f" ({reason})" if reason not in ("", "Error") else "")
 
 
 def _requested_amount(pod: KubeObject, resource: str) -> str:
     """Return the amount of a resource that a pod requests. "" if several of its containers or none request it."""
-    amounts = [
-        requested
-        for container in preflight.permanent_containers(pod)
-        if (requested := ((container.get("resources") or {}).get("requests") or {}).get(resource))
-    ]
-    return str(amounts[0]) if len(amounts) == 1 else ""
+    containers = preflight.permanent_containers(pod)
+    requests_by_container = [(container.get("resources") or {}).get("requests") or {} for container in containers]
+    amounts = [str(requests[resource]) for requests in requests_by_container if resource in requests]
+    return amounts[0] if len(amounts) == 1 else ""
 
 
 def _claim_names(pod: KubeObject) -> str:
     """Return the names of a pod's PersistentVolumeClaims, separated by commas."""
-    volumes = (pod.get("spec") or {}).get("volumes") or []
+    volumes = metadata.spec_of(pod).get("volumes") or []
     return ", ".join(
         volume["persistentVolumeClaim"]["claimName"] for volume in volumes if volume.get("persistentVolumeClaim")
     )

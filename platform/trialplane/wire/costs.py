@@ -123,13 +123,7 @@ class Usage:
 
     @classmethod
     def of(cls, busy: Busy, demand: JobDemand, prices: Prices) -> Usage:
-        """Return the usage of the attempts of a run.
-
-        Args:
-            busy: Time of all attempts and of their workers.
-            demand: Demand of each attempt and of each worker.
-            prices: Prices for the cost.
-        """
+        """Return the usage of all attempts of a run, which have run for the time in `busy`."""
         attempt, worker = demand.attempt, demand.worker
         slot_hours = (attempt.slots * busy.seconds + worker.slots * busy.worker_seconds) / _HOUR
         gpu_hours = (attempt.gpus * busy.seconds + worker.gpus * busy.worker_seconds) / _HOUR

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+
+class _Extreme(NamedTuple):
+    """A minimum or maximum of a metric, and the number of its report."""
+
+    value: float
+    number: int
 
 
 class Extremes:
@@ -15,13 +23,13 @@ class Extremes:
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
-        self._lows: dict[str, tuple[float, int]] = {}  # metric → its minimum, and the number of the report
-        self._highs: dict[str, tuple[float, int]] = {}
+        self._lows: dict[str, _Extreme] = {}  # by metric
+        self._highs: dict[str, _Extreme] = {}
 
     @property
     def numbers(self) -> set[int]:
         """Numbers of the reports with an extreme."""
-        return {number for extremes in (self._lows, self._highs) for _, number in extremes.values()}
+        return {extreme.number for extremes in (self._lows, self._highs) for extreme in extremes.values()}
 
     def add(self, number: int, metrics: Mapping[str, float]) -> list[int] | None:
         """Add the next report.
@@ -41,10 +49,9 @@ class Extremes:
             if not math.isfinite(value):  # missing, NaN or infinite
                 continue
             for extremes, sign in ((self._lows, 1.0), (self._highs, -1.0)):  # a maximum is the minimum of negated values
-                old_value, old_number = extremes.get(name, (sign * math.inf, None))
-                if sign * value < sign * old_value:
+                old = extremes.get(name)
+                if old is None or sign * value < sign * old.value:
                     has_extreme = True
-                    if old_number is not None:  # not the first value of the metric
-                        replaced.append(old_number)
-                    extremes[name] = value, number
+                    replaced += [] if old is None else [old.number]
+                    extremes[name] = _Extreme(value, number)
         return replaced if has_extreme else None

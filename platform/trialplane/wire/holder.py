@@ -105,11 +105,10 @@ def _start_ticks(pid: int) -> int | None:
         The start time, or None if the process does not exist or is a zombie.
     """
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # See proc(5). Field 2, the name in parentheses, may contain spaces and parentheses, so begin after it.
-    first_field = 3
-    fields = text[text.rindex(")") + 2 :].split()
-    state, start_ticks = fields[3 - first_field], fields[22 - first_field]
+    # See proc(5): "4711 (my (odd) name) S 1 …". Field 2, the name, may contain spaces and parentheses, so begin after it.
+    fields_from_3 = line[line.rindex(")") + 2 :].split()
+    state, start_ticks = fields_from_3[0], fields_from_3[22 - 3]
     return None if state in "ZX" else int(start_ticks)  # Z: zombie, X: dead

@@ -65,11 +65,9 @@ def ledger_lock_key(run: str) -> int:
 
 
 def identity(run: str, submission: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags that identify the MLflow records of a run. Other runs may have had the same name.
+    """Return the tags that identify the MLflow records of a run, by the facts of its submission.
 
-    Args:
-        run: Name of the run.
-        submission: Submission of the run, by field.
+    The name alone does not identify them, because other runs may have had the same name.
     """
     if uid := submission.get(RECORD_UID):
         return {RUN: run, RECORD: str(uid)}

@@ -575,18 +575,18 @@ def decode(data: bytes, direction: Direction[M]) -> M:
     """
     line, newline, payload = data.partition(b"\n")
     has_payload = bool(newline)
-    sender = direction.sender
+    sender = direction.sender  # for messages of errors, with its version if that differs from ours
     try:
         tag, version, fields = json.loads(line.decode())
+        sender_with_version = f"{direction.sender} of trialplane {version!s:.40}"
         if version != __version__:
-            sender = f"{sender} of trialplane {version!s:.40}"
-        kind = direction.kinds.get(tag)
-        if kind is None:
+            sender = sender_with_version
+        message_class = direction.kinds.get(tag)
+        if message_class is None:
             raise errors.MessageError(
-                f"{direction.sender} of trialplane {version!s:.40} sent {tag!r:.40}, which trialplane {__version__} does "
-                "not take from there"
+                f"{sender_with_version} sent {tag!r:.40}, which trialplane {__version__} does not take from there"
             )
-        message = records.from_dict(kind, {**fields, _PAYLOAD: payload} if has_payload else fields)
+        message = records.from_dict(message_class, {**fields, _PAYLOAD: payload} if has_payload else fields)
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         problem = f"sent an invalid message to trialplane {__version__}: {errors.first_line(error):.200}"
         raise errors.MessageError(f"{sender} {problem}") from error

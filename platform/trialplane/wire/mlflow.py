@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from trialplane.wire import env, ledger
 
 UI = "/mlflow"
-_DESTINATION = re.compile(
+_DESTINATION = re.compile(  # /namespaces/team/mlflow/… or /namespaces/team/runs/tune/mlflow/…
     r"/namespaces/(?P<namespace>[^/?]+)(?:/runs/(?P<run>[^/?]+))?/mlflow(?P<target>/.*)",
     re.DOTALL,
 )
@@ -73,9 +73,12 @@ def path(namespace_path: str, run: str) -> str:
 def destination(target: str) -> Destination | None:
     """Return the destination of a request, from its path and query. None if the request is not for MLflow."""
     match = _DESTINATION.fullmatch(target)
-    if match is None or (match["run"] is not None and not ledger.is_run_name(match["run"])):
+    if match is None:
         return None
-    return Destination(namespace=match["namespace"], run=match["run"] or "", target=match["target"])
+    run = match["run"] or ""
+    if run and not ledger.is_run_name(run):
+        return None
+    return Destination(namespace=match["namespace"], run=run, target=match["target"])
 
 
 def token(run_token: str) -> str:

@@ -104,16 +104,18 @@ def short_path(folder: Path) -> Path:
     if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
         return folder
     link = _short_link(folder)
-    with contextlib.suppress(OSError):
+    try:
         link.parent.mkdir(mode=0o700, exist_ok=True)
         status = link.parent.lstat()
         # Another user could have made it, to lead files to another folder.
         is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
-        if is_private and not link.is_symlink():
+        if not is_private:
+            return folder
+        if not link.is_symlink():
             link.symlink_to(folder)
-        if is_private:
-            return link
-    return folder
+    except OSError:
+        return folder
+    return link
 
 
 def remove_short_path(folder: Path) -> None:

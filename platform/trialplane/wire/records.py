@@ -639,13 +639,13 @@ def from_json(cls: type[R], text: str | bytes) -> R:
         ValueError: The text is not JSON, or not such a record. Types of fields are not checked; see `mistyped_field`.
     """
     try:
-        data = json.loads(text)
-    except RecursionError as error:
+        fields = json.loads(text)
+    except RecursionError as error:  # nested too deeply
         raise ValueError(f"no {cls.__name__}: {error}") from error
-    return from_dict(cls, data)
+    return from_dict(cls, fields)
 
 
-def from_dict(cls: type[R], data: Mapping[str, Any]) -> R:
+def from_dict(cls: type[R], fields: Mapping[str, Any]) -> R:
     """Return the record of type `cls` that `to_dict` turned into plain JSON values. Unknown fields are ignored.
 
     Raises:
@@ -653,20 +653,20 @@ def from_dict(cls: type[R], data: Mapping[str, Any]) -> R:
             are not checked; see `mistyped_field`.
     """
     try:
-        return _from_fields(cls, data)
+        return _from_fields(cls, fields)
     except (TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         raise ValueError(f"no {cls.__name__}: {error}") from error
 
 
-def _from_fields(cls: type[R], data: Mapping[str, Any]) -> R:
+def _from_fields(cls: type[R], fields: Mapping[str, Any]) -> R:
     """Return a record of type `cls` with these fields, converted to their types. Unknown fields are ignored."""
     converters = _converters(cls)  # type: ignore[arg-type]  # classes are hashable
-    fields: dict[str, Any] = {}
-    for name, value in data.items():
+    converted: dict[str, Any] = {}
+    for name, value in fields.items():
         if name in converters:
             convert = converters[name]
-            fields[name] = value if value is None or convert is None else convert(value)
-    return cls(**fields)
+            converted[name] = value if value is None or convert is None else convert(value)
+    return cls(**converted)
 
 
 _INT_BITS = 64  # databases store no larger integers
@@ -714,21 +714,17 @@ def _converter(hint: Any) -> _Converter:
     return None
 
 
-def _from_tagged_fields(types_by_kind: Mapping[str, type[R]], data: Mapping[str, Any]) -> R:
+def _from_tagged_fields(types_by_kind: Mapping[str, type[R]], fields: Mapping[str, Any]) -> R:
     """Return a record of the type that its field `kind` names.
-
-    Args:
-        types_by_kind: Types of records, by the value of `kind`.
-        data: Fields of the record.
 
     Raises:
         ValueError: The kind is unknown.
     """
-    kind = data["kind"]
+    kind = fields["kind"]
     if kind not in types_by_kind:
         supported = ", ".join(types_by_kind)
         raise ValueError(f"it is of kind {kind!r}, and this version supports {supported}: another version wrote it")
-    return _from_fields(types_by_kind[kind], data)
+    return _from_fields(types_by_kind[kind], fields)
 
 
 def _check_list(value: Any) -> Any:
@@ -752,11 +748,7 @@ def _type_checks(cls: Any) -> tuple[tuple[str, _Check], ...]:
 
 
 def _type_check(hint: Any) -> _Check:
-    """Return a function that returns whether a value has a type.
-
-    Args:
-        hint: Type of a field of a record.
-    """
+    """Return a function that returns whether a value has the type `hint` of a record's field."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return lambda value: True

@@ -16,7 +16,7 @@ import math
 import operator
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trialplane.errors import shortened
 from trialplane.wire import states
@@ -30,14 +30,7 @@ _MAX_FIELD = 10_000  # limit of the characters in a field of a row, for the stat
 
 
 def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: TrialOutcome | None) -> TrialRow:
-    """Return the row of an attempt.
-
-    Args:
-        job: Job with the objectives and constraints.
-        request: Request for the attempt.
-        params: Sampled parameters, by name.
-        outcome: Outcome of the attempt. None while it runs.
-    """
+    """Return the row of an attempt with these sampled parameters. Without an outcome, the attempt is running."""
     segment = request.segment or Segment()  # without pauses at rungs, the whole training is one segment
     request_fields: dict[str, Any] = {
         "trial": request.trial,
@@ -143,8 +136,7 @@ def _with_series_time(row: TrialRow, previous: TrialRow | None) -> TrialRow:
         row: Attempt. Its duration is None while it runs, and then stays None.
         previous: Previous attempt of the trial, with the start and the duration of its series. None for the first attempt.
     """
-    is_same_series = previous is not None and previous.first == row.first
-    if previous is None or not is_same_series or previous.seconds is None:  # None: the duration of the series is unknown
+    if previous is None or previous.first != row.first or previous.seconds is None:  # None: its duration is unknown
         return row
     seconds = None if row.seconds is None else previous.seconds + row.seconds
     return dataclasses.replace(row, started=previous.started, seconds=seconds)
@@ -165,7 +157,7 @@ def ranked(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
         if row.state is TrialState.COMPLETE:
             row_losses = losses(job, row)
         elif row.state in (TrialState.PRUNED, TrialState.PAUSED):
-            row_losses = [-(row.step or 0), *_last_losses(job, row)]
+            row_losses = [-(row.step or 0), *_last_losses(job, row)]  # the steps are negated: more of them are better
         front_number = fronts_by_trial.get(row.trial, 0)  # only feasible results have fronts
         return (_ORDER.index(row.state), not row.feasible, front_number, row_losses, row.trial)
 
@@ -206,48 +198,45 @@ def _fronts_by_trial(job: Job, results: Iterable[TrialRow]) -> dict[int, int]:
     return front_numbers({row.trial: tuple(losses(job, row)) for row in results})
 
 
-def table(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
-    """Return rows as a table. It has a column for each field, parameter, metric, best step and other returned value.
+class Table(NamedTuple):
+    """A table: the names of its columns, and lines with a cell for each column. None is an empty cell."""
 
-    Returns:
-        The header, and a line for each row, with None for a parameter, metric or value that a row lacks.
-    """
+    header: list[str]
+    lines: list[list[Any]]
+
+
+def table(rows: Sequence[TrialRow]) -> Table:
+    """Return a table with a line for each row. It has a column for each field, parameter, metric and returned value."""
     field_names = (
         *("trial", "attempt", "number", "state", "feasible", "failure", "message"),
         *("seconds", "started", "ended", "node", "slot", "log"),
     )
-    mapping_names = ("metrics", "best_steps", "params", "returned")
-    item_columns: list[tuple[str, str]] = []  # name of a mapping, and name of an item in it
-    for mapping_name in mapping_names:
+    item_columns: list[tuple[str, str]] = []  # name of a mapping, and name of an item in it, such as ("params", "lr")
+    for mapping_name in ("metrics", "best_steps", "params", "returned"):
         item_names = dict.fromkeys(name for row in rows for name in getattr(row, mapping_name))
         item_columns += [(mapping_name, item_name) for item_name in item_names]
     lines = []
     for row in rows:
         fields = [getattr(row, name) for name in field_names]
-        mappings = {name: table_cells(getattr(row, name)) for name in mapping_names}
-        lines.append([*fields, *(mappings[mapping_name].get(item_name) for mapping_name, item_name in item_columns)])
-    return [*field_names, *(f"{mapping_name}.{item_name}" for mapping_name, item_name in item_columns)], lines
+        items = [table_cell(getattr(row, mapping_name).get(item_name)) for mapping_name, item_name in item_columns]
+        lines.append([*fields, *items])
+    return Table([*field_names, *map(".".join, item_columns)], lines)
 
 
-def curve_table(reports: Iterable[ReportRow]) -> tuple[list[str], list[list[Any]]]:
-    """Return reports as a table, with a line for each metric of each report.
-
-    Returns:
-        The header, and the lines in the order of the reports.
-    """
+def curve_table(reports: Iterable[ReportRow]) -> Table:
+    """Return a table with a line for each metric of each report, in the order of the reports."""
     header = ["trial", "attempt", "step", "metric", "value", "time"]
     lines = [
         [report.trial, report.attempt, report.step, name, value, report.time]
         for report in reports
         for name, value in report.metrics.items()
     ]
-    return header, lines
+    return Table(header, lines)
 
 
-def table_cells(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values for the cells of a table: strings and numbers unchanged, lists and mappings as JSON."""
-    nested = (list, tuple, Mapping)
-    return {name: json.dumps(value) if isinstance(value, nested) else value for name, value in values.items()}
+def table_cell(value: Any) -> Any:
+    """Return a value for the cell of a table: a string or a number unchanged, a list or a mapping as JSON."""
+    return json.dumps(value) if isinstance(value, (list, tuple, Mapping)) else value
 
 
 def losses(job: Job, row: TrialRow) -> list[float]:
@@ -260,9 +249,12 @@ def losses(job: Job, row: TrialRow) -> list[float]:
 
 def _last_losses(job: Job, row: TrialRow) -> list[float]:
     """Return the last reported values of the objectives as `losses` does. One that is missing or NaN is the worst."""
-    last_values = ((objective, row.metrics.get(objective.metric, math.nan)) for objective in job.objectives)
-    last_losses = [-value if objective.direction == "maximize" else value for objective, value in last_values]
-    return [math.inf if math.isnan(loss) else loss for loss in last_losses]
+    last_losses = []
+    for objective in job.objectives:
+        value = row.metrics.get(objective.metric, math.nan)
+        loss = -value if objective.direction == "maximize" else value
+        last_losses.append(math.inf if math.isnan(loss) else loss)
+    return last_losses
 
 
 # From best to worst.
@@ -293,12 +285,9 @@ def front_numbers(losses_by_trial: Mapping[int, tuple[float, ...]]) -> dict[int,
 
 
 def _is_undominated(trial_losses: tuple[float, ...], front: list[tuple[float, ...]]) -> bool:
-    """Whether no member of a front dominates a result.
+    """Whether no member of a front dominates a result: none is as good in all objectives, and better in one.
 
-    Args:
-        trial_losses: Losses of the result.
-        front: Losses of the members of the front, in ascending order. They are not greater than `trial_losses` in this
-            order.
+    `front` has the losses of its members in ascending order, as tuples, and `front_numbers` adds the result after them.
     """
     # With up to two objectives, it is enough to check the newest member, which has the smallest second loss.
     members = front[-1:] if len(trial_losses) <= 2 else reversed(front)

@@ -84,12 +84,7 @@ class WorkerStatus:
     message: str = ""
 
 
-def unit_seed(seed: int, unit: int) -> int:
-    """Return the 32-bit seed of a unit.
-
-    Args:
-        seed: Seed of the collection.
-        unit: Number of the unit.
-    """
-    digest = hashlib.sha256(f"{seed}:{unit}".encode()).digest()
+def unit_seed(collection_seed: int, unit: int) -> int:
+    """Return the 32-bit seed of the unit with this number."""
+    digest = hashlib.sha256(f"{collection_seed}:{unit}".encode()).digest()
     return int.from_bytes(digest[:4], "little") ^ _SEED_MASK
