@@ -132,7 +132,6 @@ class Repeats:
         self._failed: dict[int, tuple[TrialRequest, FailureClass]] = {}
 
     def __len__(self) -> int:
-        """Return the number of attempts that wait for a retry."""
         return len(self._waiting)
 
     @property
@@ -195,17 +194,16 @@ class BestReports:
     Args:
         objectives: Objectives of the job.
         keeps_checkpoints: Whether an attempt continues where the previous one stopped.
+
+    Attributes:
+        metrics: Metrics of the objectives with `of: best`.
     """
 
     def __init__(self, objectives: Iterable[Objective], keeps_checkpoints: bool) -> None:
         self._objectives = {objective.metric: objective for objective in objectives if objective.of == "best"}
+        self.metrics = tuple(self._objectives)
         self._keeps_checkpoints = keeps_checkpoints
         self._reports: dict[int, dict[str, BestReport]] = {}  # trial → metric → best report
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics of objectives with `of: best`."""
-        return tuple(self._objectives)
 
     def record_start(self, trial: int) -> None:
         """Record that an attempt at a trial starts. Without checkpoints it starts over, so earlier reports do not count."""
@@ -280,7 +278,7 @@ class AlikeFailures:
         if outcome.failure is None:
             self._limit = None  # a trial has succeeded, so the code works
             return
-        if outcome.certain and self.certain is None:
+        if outcome.certain and self.certain is None:  # every other attempt would fail too
             self.certain = request
         may_be_fault_of_code = outcome.failure in (FailureClass.ERROR, FailureClass.INVALID)
         kind = (outcome.failure, outcome.fingerprint or outcome.message) if may_be_fault_of_code else None

@@ -25,12 +25,7 @@ _VALUE_BYTES = 24  # bytes of a value without its name; an estimate
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """The content of one transaction.
-
-    Attributes:
-        reports: Reports to write.
-        deleted: Marks of earlier reports to delete.
-    """
+    """The content of one transaction: reports to write, and marks of earlier reports to delete."""
 
     reports: tuple[ReportRow, ...]
     deleted: tuple[int, ...]

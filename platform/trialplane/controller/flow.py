@@ -30,12 +30,7 @@ SHARE = 4  # one call moves at most 1 / SHARE of the limit, so that others move 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """Results that are one object in the object store.
-
-    Attributes:
-        transfers: The results.
-        reference: Reference to a list of them, in the same order.
-    """
+    """Results that are one object in the object store, and the reference to it: a list of them, in the same order."""
 
     transfers: tuple[Transfer, ...]
     reference: Any
@@ -72,14 +67,14 @@ class Flow:
         Returns:
             Units whose fetch is granted, by worker.
         """
-        blocked = {transfer.worker for transfer in self._moving.values()}  # workers that get no further grant now
-        granted: dict[int, list[Transfer]] = {}
+        blocked_workers = {transfer.worker for transfer in self._moving.values()}  # they get no further grant now
+        granted: dict[int, list[Transfer]] = {}  # by worker
         deferred: collections.deque[Transfer] = collections.deque()  # offers that wait, although later ones may be granted
         while self._offered:
             transfer = self._offered[0]
             worker = transfer.worker
-            if worker in blocked or not self._may_join(granted.get(worker, []), transfer):
-                blocked.add(worker)  # a later offer of this worker must not overtake this one
+            if worker in blocked_workers or not self._may_join(granted.get(worker, []), transfer):
+                blocked_workers.add(worker)  # a later offer of this worker must not overtake this one
                 deferred.append(self._offered.popleft())
             elif self.in_flight + transfer.bytes > self.limit:
                 break  # smaller offers after it must wait too, or this one might wait forever

@@ -43,7 +43,7 @@ class Following:
             previous: Outcome of the attempt that it repeats or continues; None for the first one of a trial.
         """
         if previous is not None and previous.failure is not None:  # it is a retry
-            if previous.answered_by:  # the user has the failure of the earlier run tried again
+            if previous.answered_by:  # the user has requested the retry of a failure of the earlier run: it is trained
                 self._positions.pop(_segment_key(request), None)
             return
         if (expected := self._expected) is None:

@@ -398,8 +398,8 @@ class History(optuna.storages.InMemoryStorage):
             best += [trial.number for trial in front][: bound.best - len(best)]
             if len(best) == bound.best:
                 break
-        others = sorted(self._sort_keys, key=lambda number: (self._sort_keys[number], number))
-        best += others[: bound.best - len(best)]
+        not_feasible = sorted(self._sort_keys, key=lambda number: (self._sort_keys[number], number))
+        best += not_feasible[: bound.best - len(best)]
         candidates = sorted((self._losses.keys() | self._sort_keys.keys()).difference(best))
         sample_size = bound.trials - bound.best
         sample = [candidates[index * len(candidates) // sample_size] for index in range(sample_size)]  # evenly spaced

@@ -355,7 +355,7 @@ class Ledger:
         return self.pruning.report(attempt.trial, step, metrics)
 
     def _record_start_step(self, attempt: _RunningAttempt, step: int, report_time: float) -> None:
-        """Record at which step an attempt has started that may start from a checkpoint of an earlier run.
+        """Record at which step an attempt has started that may start from its trial's beginning, see the module's docstring.
 
         The trial's process says that with its first report. It could also do so with others, which do not count. The step is
         written to the database, so that a later controller knows how many steps were spared.
@@ -571,7 +571,7 @@ class Ledger:
             previous = self._previous_outcome(request)
             is_retry = previous is not None and previous.failure is not None  # for the sampler it is the same attempt
             if not is_retry:
-                trial = self._states.get(number) or self._frozen(request.trial)
+                trial = self._states.get(number) or self._frozen(request.trial)  # at its end, or now if it has not ended
                 yield replaying.Start(trial, is_drawn=previous is None)
         yield from self._past_ends(self._ended_since_start)
 
@@ -829,8 +829,9 @@ class Ledger:
     def _count_start(self, request: TrialRequest) -> None:
         """Count the start of an attempt. It starts now, or has under an earlier controller when the ledger is opened."""
         self._best_reports.record_start(request.trial)
-        has_begun = request.start is not None and request.start.step >= 0  # `_record_beginning` sets the step
-        if has_begun and (beginning := self.reuse.beginning(request)) is not None:
+        # `_record_start_step` sets the step when the attempt has started from its beginning.
+        has_started_there = request.start is not None and request.start.step >= 0
+        if has_started_there and (beginning := self.reuse.beginning(request)) is not None:
             self._best_reports.begin_with(request.trial, beginning.best)
             self._offsets[request.trial] = beginning.offset
         previous = self._previous_outcome(request)
