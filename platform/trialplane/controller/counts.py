@@ -67,7 +67,7 @@ class Counts:
         names = ("complete", "pruned", "failed", "running", "paused", "retried")
         return {name: getattr(self, name) for name in names} | {"failures": dict(self.failures)}
 
-    def may_retry(self, trial: int, failure: FailureClass, retries: Retries, step: int = 0) -> bool:
+    def may_retry(self, trial: int, failure: FailureClass, retries: Retries, step: int) -> bool:
         """Return whether an attempt that has just failed may be retried. Call this before `add_end` counts its failure.
 
         Args:
