@@ -97,10 +97,9 @@ class ExporterProcess:
         """
         if self._is_complete is not None:
             return self._is_complete
-        self._is_complete = False
         if self._end is not None:
             self._wait_until_recorded(patience, is_stopped, show)
-            self._is_complete = self.process.poll() == errors.EXIT_OK
+        self._is_complete = self._end is not None and self.process.poll() == errors.EXIT_OK
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()

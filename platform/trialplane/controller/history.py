@@ -57,7 +57,7 @@ BOUNDS = {"tpe": Bound(trials=1000, best=200), "gp": Bound(trials=300, best=150)
 _distribution = functools.cache(json_to_distribution)  # parsing is slow, and all trials have the same few distributions
 
 
-def trial_document(trial: FrozenTrial, report_sign: float = 1.0) -> dict[str, Any]:
+def trial_document(trial: FrozenTrial, report_sign: float) -> dict[str, Any]:
     """Return the JSON document of a trial, from which `restore_trial` restores it.
 
     Args:
