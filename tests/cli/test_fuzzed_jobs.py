@@ -391,7 +391,7 @@ def test_a_search_that_is_taken_can_be_drawn_from(workplace: Path, data: dict[st
         for trial in range(min(job.trials, 3)):
             study.sampler = samplers.build_sampler(job, trial, code, study.sampler)
             asked = study.ask()
-            drawn = samplers.suggest(asked, job, None)
+            drawn = samplers.draw_parameters(asked, job, None)
             assert all(job.search.parameters[name].contains(value) for name, value in drawn.items()), drawn
             if len(directions) == 1:
                 for step in range(3):

@@ -33,7 +33,7 @@ def drawn(again: bool) -> list[dict[str, int]]:
     for trial in range(JOB.trials):
         study.sampler = samplers.build_sampler(JOB, trial, CODE, study.sampler if again else None)
         asked = study.ask()
-        points.append(samplers.suggest(asked, JOB, None))
+        points.append(samplers.draw_parameters(asked, JOB, None))
         study.tell(asked, 1.0)
     assert samplers.grid_is_drawn(JOB, study)
     return points

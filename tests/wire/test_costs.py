@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from trialplane import errors
 from trialplane.job import kinds
 from trialplane.wire.costs import Busy, Demand, JobDemand, Prices, Usage
 
@@ -56,7 +57,7 @@ def test_prices_are_read_from_the_environment() -> None:
 
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "2,5", "$3"])
 def test_what_is_no_price_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="TRIALPLANE_GPU_PRICE must be the price of an hour"):
+    with pytest.raises(errors.InputError, match="TRIALPLANE_GPU_PRICE must be the price of an hour"):
         Prices.of({"TRIALPLANE_GPU_PRICE": text})
 
 

@@ -182,7 +182,7 @@ def _price_issues(job: Job) -> list[Issue]:
     """Return an issue if there is a budget of money, and the environment has no price for the job's resources."""
     try:
         prices = Prices.of(os.environ)
-    except ValueError as error:
+    except errors.InputError as error:
         return [Issue(("environment",), str(error))]
     demand = Demand.of(job)
     if job.budget.cost is None or demand.has_price(prices):

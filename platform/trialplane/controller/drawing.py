@@ -93,8 +93,8 @@ class Drawing:
         with self._memory.sampler_view(), self._sampler_call(trial), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns of experimental features and fixed values, which jobs may use
             optuna_trial = self._study.ask()
-            sampled: Mapping[str, Any] = samplers.suggest(
-                optuna_trial, self._job, function=self._space_function, enqueued=preset_values
+            sampled: Mapping[str, Any] = samplers.draw_parameters(
+                optuna_trial, self._job, space_function=self._space_function, enqueued=preset_values
             )
         return (optuna_trial, sampled) if is_enqueued else self._redraw_until_allowed(trial, optuna_trial, sampled)
 
@@ -120,7 +120,7 @@ class Drawing:
             with self._memory.sampler_view(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 optuna_trial = optuna.trial.Trial(self._study, optuna_trial._trial_id)
-                sampled = samplers.suggest(optuna_trial, self._job, function=self._space_function)
+                sampled = samplers.draw_parameters(optuna_trial, self._job, space_function=self._space_function)
             self._study.sampler = jobs_sampler
         if avoided_count:
             log.info("trial %d was drawn again: %s would be out of memory", trial, errors.counted(avoided_count, "point"))
@@ -182,7 +182,7 @@ class Drawing:
         if self.is_replayed and not knows_earlier_trials and not stores_nothing:
             with self._sampler_call(trial):
                 memory = history.History(self._job, self._earlier)
-                replaying.replay(self._job, memory, sampler, events=self._past_events(), function=self._space_function)
+                replaying.replay(self._job, memory, sampler, events=self._past_events(), space_function=self._space_function)
 
     @contextlib.contextmanager
     def _sampler_call(self, trial: int) -> Iterator[None]:

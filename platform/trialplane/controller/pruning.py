@@ -90,12 +90,15 @@ class Pruning:
             except ValueError:  # Optuna refuses a negative step, for example; the ledger and MLflow still record the report
                 return False
             is_pruned = bool(trial.should_prune())
-        # The pruner may have replaced the resource "auto" by an estimate from the first trials. A later controller must use
-        # the same estimate.
-        estimate = getattr(self._inner_pruner, self._estimate_name, None)
-        if isinstance(estimate, int):
-            trial.storage.set_study_system_attr(trial.study._study_id, _RESOURCE, estimate)
+        self._store_estimate(trial)
         return is_pruned
+
+    def _store_estimate(self, trial: optuna.trial.Trial) -> None:
+        """Store the resource that the pruner has estimated, as an attribute of the study, for a later controller."""
+        if self._estimate_name:
+            estimate = getattr(self._inner_pruner, self._estimate_name)
+            if isinstance(estimate, int):  # it is "auto" or None before the first trials have ended
+                trial.storage.set_study_system_attr(trial.study._study_id, _RESOURCE, estimate)
 
     def restore(self, attributes: Mapping[str, Any]) -> None:
         """Restore the resource that the pruner estimated under an earlier controller, from the study's attributes."""

@@ -59,7 +59,7 @@ def replay(
     memory: history.History,
     sampler: optuna.samplers.BaseSampler,
     events: Iterable[Start | End],
-    function: Callable[..., Any] | None,
+    space_function: Callable[..., Any] | None,
 ) -> None:
     """Let a new sampler draw the trials that the sampler of an earlier controller has drawn, in a temporary study.
 
@@ -71,7 +71,7 @@ def replay(
         memory: Empty memory for the temporary study.
         sampler: New sampler.
         events: Starts and ends of the study, in order, without those of attempts that were retried.
-        function: Function that defines the space; None if the job lists the parameters.
+        space_function: Function that defines the space; None if the job lists the parameters.
     """
     memory.create_new_study(memory.directions, "replay")
     study = optuna.Study("replay", memory, sampler=sampler)
@@ -82,7 +82,7 @@ def replay(
             _replay_end(study, memory, event)
             continue
         if event.is_drawn:
-            replayed = _replay_draw(study, memory, job, trial, function)
+            replayed = _replay_draw(study, memory, job, trial, space_function)
             if points.is_same(replayed.params, trial.params):
                 continue
             different.append(trial.number)
@@ -103,7 +103,7 @@ def _replay_draw(
     memory: history.History,
     job: Job,
     trial: FrozenTrial,
-    function: Callable[..., Any] | None,
+    space_function: Callable[..., Any] | None,
 ) -> FrozenTrial:
     """Let the sampler draw a trial of the temporary study again, with the seed that it had; return the drawn trial.
 
@@ -114,7 +114,7 @@ def _replay_draw(
     seed = samplers.derived_seed(job.seed, trial.number)
     with memory.sampler_view(), points.seed_globally(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the first draw of the trial has already warned
-        samplers.suggest(study.ask(), job, function)
+        samplers.draw_parameters(study.ask(), job, space_function)
     return memory.get_trial(memory.get_trial_id_from_study_id_trial_number(study._study_id, trial.number))
 
 

@@ -535,10 +535,10 @@ def encode_point(job: Job, point: Mapping[str, Any]) -> dict[str, Any]:
     return {name: parameters[name].encode(value) if name in parameters else value for name, value in point.items()}
 
 
-def suggest(
+def draw_parameters(
     optuna_trial: optuna.trial.Trial,
     job: Job,
-    function: Callable[..., Any] | None,
+    space_function: Callable[..., Any] | None,
     enqueued: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Draw the parameters of a trial; return them in the user's form.
@@ -546,16 +546,16 @@ def suggest(
     Args:
         optuna_trial: Trial in memory.
         job: Job that defines the space.
-        function: Function that defines the space instead; None if the job lists the parameters.
+        space_function: Function that defines the space instead; None if the job lists the parameters.
         enqueued: Enqueued point. Its values of normal parameters are returned as they are, because Optuna's form rounds
             them.
 
     Raises:
         EntrypointError: The function raised an error, or the job's sampler has drawn a point outside of the space.
     """
-    if function is not None:
+    if space_function is not None:
         try:
-            function(optuna_trial)
+            space_function(optuna_trial)
         except Exception as error:
             raise errors.EntrypointError(
                 f"{job.search.function} failed for trial {optuna_trial.number}: {type(error).__name__}: {error}"

@@ -58,10 +58,6 @@ class Setting:
             grace = float(environ[env.GRACE]) if environ.get(env.GRACE) else None
         except ValueError:
             raise errors.InputError(f"{env.GRACE} must be seconds, not {environ[env.GRACE]!r}") from None
-        try:
-            prices = Prices.of(environ)
-        except ValueError as error:
-            raise errors.InputError(str(error)) from error
         token = _read_token(environ.get(env.TOKEN_FILE, ""))
         is_in_pod = submitted is not None
         return cls(
@@ -73,7 +69,7 @@ class Setting:
             status=(status_host, int(status_port)) if colon else cls.status,
             checkpoints=environ.get(env.CHECKPOINTS, "") if is_in_pod else "",
             grace=grace,
-            prices=prices,
+            prices=Prices.of(environ),
             secrets=Path(cluster.NOTIFY_MOUNT) if is_in_pod else None,
         )
 

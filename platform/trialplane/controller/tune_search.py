@@ -160,7 +160,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
     def _end_suggestion(self, trial: FrozenTrial, value: float | None) -> None:
         """Tell the searcher the reports and the end of a trial that it has suggested. A value of None means an error."""
         name = str(trial.number)
-        last_step = 1
+        last_step = 1  # without reports
         reports = trial.intermediate_values if self._uses_reports else {}
         for step, report in reports.items():
             self._searcher.on_trial_result(name, self._tune_result(report, step))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from trialplane import errors
 from trialplane.wire import env
 
 if TYPE_CHECKING:  # only a type here: this module must not import pydantic
@@ -27,7 +28,7 @@ class Prices:
         """Return the prices in the environment.
 
         Raises:
-            ValueError: One of them is not a number, is negative or infinite.
+            InputError: One of them is not a number, is negative or infinite.
         """
         return cls(gpu_hour=_price(environ, env.GPU_PRICE), cpu_hour=_price(environ, env.CPU_PRICE))
 
@@ -136,7 +137,7 @@ def _price(environ: Mapping[str, str], name: str) -> float:
     """Return the price in an environment variable. 0 if the variable is missing or empty.
 
     Raises:
-        ValueError: The value is not a number, is negative or infinite.
+        InputError: The value is not a number, is negative or infinite.
     """
     text = environ.get(name, "").strip()
     try:
@@ -144,5 +145,5 @@ def _price(environ: Mapping[str, str], name: str) -> float:
     except ValueError:
         price = math.nan
     if not 0 <= price < math.inf:
-        raise ValueError(f"{name} must be the price of an hour, for example 2.5, not {text!r}")
+        raise errors.InputError(f"{name} must be the price of an hour, for example 2.5, not {text!r}")
     return price
