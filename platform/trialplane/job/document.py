@@ -141,11 +141,7 @@ def parse(text: str, source: str) -> Document:
         raise _error("is not UTF-8 text", source) from None
     try:
         _check_size(text, source)
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-        finally:
-            loader.dispose()
+        node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         column = f" (column {mark.column + 1})" if mark else ""

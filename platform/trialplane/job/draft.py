@@ -115,14 +115,14 @@ class Draft:
         """
         if field_path[:1] == ("objective",):
             field_path = ("objectives", 0, *field_path[1:])
-        if field_path == _LEARNER and not isinstance(value, dict):
+        if field_path == _LEARNER and not isinstance(value, dict):  # learner: train:learn
             field_path = (*_LEARNER, "entrypoint")
         if len(field_path) > MAX_DEPTH:
             self._add_issue(field_path[:1], f"has a field more than {MAX_DEPTH} levels deep", origin)
             return
         container: Any = self.data
         for depth in range(len(field_path) - 1):
-            child = self._enter(container, field_path[: depth + 1], field_path, origin)
+            child = self._child_container(container, field_path[: depth + 1], field_path, origin)
             if child is None:
                 return
             container = child
@@ -165,7 +165,7 @@ class Draft:
             elif path[depth] in new_indices:
                 self.origins[(*list_path, new_indices[path[depth]], *path[depth + 1 :])] = origin
 
-    def _enter(self, container: Any, child_path: Place, field_path: Place, origin: Origin) -> Any:
+    def _child_container(self, container: Any, child_path: Place, field_path: Place, origin: Origin) -> Any:
         """Return a mapping or list on the way to a value that is set. Create it if it is missing.
 
         The short form of a sampler or a pruner, its name alone, is expanded to a mapping.

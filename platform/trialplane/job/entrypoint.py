@@ -269,7 +269,11 @@ def _globals_issues(job: Job, file: Path, broken: Collection[Place]) -> Iterator
 
 
 def _settings_issues(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of a settings file, and of parameters that are neither in it nor in an argument."""
+    """Yield issues of a settings file, of parameters that are neither in it nor in an argument, and of flags that win.
+
+    A program usually lets a flag win over its settings file. With `--lr 0.1` in the command, values of `lr` in the file,
+    which the platform changes, have no effect.
+    """
     job_arguments = getattr(job, "arguments", None)
     if job_arguments is None or not job_arguments.file:
         return
@@ -287,10 +291,11 @@ def _settings_issues(job: Job, folder: Path, broken: Collection[Place]) -> Itera
         return
     words = (*job_arguments.items, *(getattr(job, "command", None) or ()))
     placeholders = {name for _, name in arguments.placeholders(words)}
-    for name, flag in settings.overriding_flags(words, names).items():
-        if ("space",) not in broken and name in job.search.names and name not in placeholders:
-            text = f"has no effect, because {flag} in the command overrides {name} in {job_arguments.file}"
-            yield Issue(("space", name), f"{text}; search the parameter of {flag}, or remove {flag} from the command")
+    if ("space",) not in broken:
+        for name, flag in settings.overriding_flags(words, names).items():
+            if name in job.search.names and name not in placeholders:
+                text = f"has no effect, because {flag} in the command overrides {name} in {job_arguments.file}"
+                yield Issue(("space", name), f"{text}; search the parameter of {flag}, or remove {flag} from the command")
     if placeholders & set(arguments.FOR_ALL):
         return  # one of these takes all parameters that are not in the file
     for field, parameters in (("params", job.params), ("space", job.search.names)):

@@ -173,19 +173,19 @@ def load_job(
 
     # Then the selected profile, and the layers over it.
     job_draft = base.copy()
-    other_profiles: list[str] = []  # with an unknown profile: all of them, because the user may have meant any
     if profile in profiles:
         _apply_profile(job_draft, job_file, profile)
     elif profile is not None:
-        other_profiles = profiles
         hint = errors.nearest(profile, profiles) or "the job has no profiles"
         issues.append(Issue(("profiles",), f"there is no profile {profile!r}; {hint}", source="--profile"))
     _apply_environment(job_draft, environ or {})
     commented_params = {} if script else _commented_params(folder / FILE)
     if params:
         fixed_params.fix_parameters(job_draft, params, commented_params, accepts_new=bool(script))
-    # Names that overrides may set: collected before the overrides, which would add their own.
-    profile_data = [job_file.data["profiles"][name] for name in other_profiles]
+    # Names that overrides may set: collected before the overrides, which would add their own. With an unknown profile, also
+    # those of all profiles, because the user may have meant any.
+    is_valid_profile = profile in (None, *profiles)
+    profile_data = [] if is_valid_profile else [job_file.data["profiles"][name] for name in profiles]
     known_names = fixed_params.parameter_names(base.data, job_draft.data, *profile_data)
     names_in_file = _names_in_settings_file(job_draft.data.get("arguments"), folder)
     overridden = _apply_overrides(job_draft, sets, overrides or {}, commented_params, {*known_names, *names_in_file})

@@ -39,8 +39,8 @@ _PIP_OPTIONS = (  # options that say where pip finds packages, and how it instal
 )  # fmt: skip
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _URL_OR_PATH = re.compile(r"^[./~]|://|/|\.(whl|zip|tar\.gz)$")
-_BLOCK = re.compile(r"# /// ([a-zA-Z0-9-]+)\s*")  # first line of a block of metadata; the group is the block's type
-_BLOCK_END = "# ///"
+# A block of metadata as PEP 723 defines it. Of several end lines among its comments, the last one counts.
+_BLOCK = re.compile(r"^# /// (?P<type>[a-zA-Z0-9-]+)\s*\n(?P<comments>(?:#(?: .*)?\n)*)# ///\s*$", re.MULTILINE)
 _OPTION = re.compile(r"(?:^|\s)(-[a-zA-Z]|--[a-z][a-z-]*)")
 _INSTALLED = "with install: true a line is a name and versions; `platform image build --job NAME` installs whatever pip does"
 
@@ -134,16 +134,19 @@ def read(folder: Path, name: str, prefix: str = "", *, is_named: bool = True) ->
         prefix: Prefix of the names of files in messages.
         is_named: Whether the job names the file as its requirements. Otherwise it is the job's script, which may have none.
     """
-    if not name or not (is_named or (folder / name).is_file()):
+    is_missing_script = not is_named and not (folder / name).is_file()  # which another check reports
+    if not name or is_missing_script:
         return Requirements()
     reader = _Reader(folder, prefix)
     try:
-        if not name.endswith(".py"):
-            reader.read_file(name)
-        elif not reader.read_script(name):
-            if not is_named:
+        if name.endswith(".py"):
+            has_metadata = reader.read_script(name)
+            if not has_metadata and not is_named:
                 return Requirements()
-            raise _UnreadableFile(f"{name} has no metadata: there is no line `# /// script` in it")
+            if not has_metadata:
+                raise _UnreadableFile(f"{name} has no metadata: there is no line `# /// script` in it")
+        else:
+            reader.read_file(name)
     except _UnreadableFile as error:
         reader.issues.append(Issue(("requirements",), str(error)))
     return Requirements(
@@ -236,17 +239,17 @@ class _Reader:
         Raises:
             _UnreadableFile: The script does not exist, or is not text.
         """
-        blocks = list(_script_blocks(self._read_text(name).splitlines()))
+        blocks = list(_script_blocks(self._read_text(name)))
         if not blocks:
             return False
         source = f"{self._prefix}{name}"
-        first_line, content = blocks[0]
+        first_line, metadata = blocks[0]
         block_line = _Line(source, first_line)
         if len(blocks) > 1:
             second_line, _ = blocks[1]
             self.issues.append(_Line(source, second_line).issue("script", "appears twice; keep one of the blocks"))
         try:
-            data = tomllib.loads("\n".join(content))
+            data = tomllib.loads("\n".join(metadata))
         except tomllib.TOMLDecodeError as error:
             self.issues.append(block_line.issue("script", f"the metadata is not TOML: {error}"))
             return True
@@ -258,7 +261,7 @@ class _Reader:
 
         def line_of(text: str) -> _Line:
             """Return the first line in the block that contains a text; without one, the first line of the block."""
-            numbers = (number for number, line in enumerate(content, start=first_line + 1) if text in line)
+            numbers = (number for number, line in enumerate(metadata, start=first_line + 1) if text in line)
             return _Line(source, next(numbers, first_line))
 
         for dependency in dependencies:
@@ -375,27 +378,17 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield first_number, _COMMENT.sub("", pending).strip()
 
 
-def _script_blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+def _script_blocks(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the metadata blocks of type `script` in a script.
 
     Yields:
         The 1-based number of the block's first line, `# /// script`; the lines between the first and the last one, without
         `# `.
     """
-    index = 0
-    while index < len(lines):
-        block_start = _BLOCK.fullmatch(lines[index])
-        index += 1
-        if block_start is None:
-            continue
-        first_line = index  # the 1-based number of the line before `index`, which is 0-based
-        while index < len(lines) and (lines[index].rstrip() == "#" or lines[index].startswith("# ")):
-            index += 1
-        comments = [line.rstrip() for line in lines[first_line:index]]
-        if _BLOCK_END in comments and block_start[1] == "script":
-            # As PEP 723 says, the last end line counts. The comments after it are not part of the block.
-            end = len(comments) - 1 - comments[::-1].index(_BLOCK_END)
-            yield first_line, [line[2:] for line in comments[:end]]
+    for match in _BLOCK.finditer(text):
+        if match["type"] == "script":
+            first_line = text.count("\n", 0, match.start()) + 1
+            yield first_line, [line[2:] for line in match["comments"].splitlines()]
 
 
 def unmet_issues(needs: Requirements, advice: str = "") -> list[Issue]:

@@ -143,14 +143,12 @@ def _file_schema(definition: dict[str, Any]) -> dict[str, Any]:
 def _algorithm_schema(kind: ValueKind) -> dict[str, Any]:
     """Return the schema of a sampler, pruner, crossover or mutation: its name, or a mapping with its name and options."""
     table = options.TABLES[kind]
-    without_options = [
-        name for name, choice in table.items() if not any(option.required for option in choice.options.values())
-    ]
+    short_forms = [name for name, choice in table.items() if not any(option.required for option in choice.options.values())]
     if kind is ValueKind.PRUNER:
-        without_options.remove("threshold")  # it needs `lower` or `upper`
+        short_forms.remove("threshold")  # it needs `lower` or `upper`
     return {
         "description": f"{kind.value[0].upper()}{kind.value[1:]} of Optuna, by name or with its options.",
-        "anyOf": [{"enum": without_options}, *(_options_schema(name, choice) for name, choice in table.items())],
+        "anyOf": [{"enum": short_forms}, *(_options_schema(name, choice) for name, choice in table.items())],
     }
 
 

@@ -206,8 +206,8 @@ def overridden_key(name: str, keys: Collection[str]) -> str:
     parts_by_key = {key: key.replace("-", "_").split(".") for key in keys}
     for key, parts in parts_by_key.items():
         # The whole key, or two or more of its last parts, which are hardly ambiguous: `optim.adam.lr` by --adam-lr.
-        endings = [parts, *(parts[index:] for index in range(1, len(parts) - 1))]
-        if name in map("_".join, endings):
+        longer_endings = ["_".join(parts[index:]) for index in range(1, len(parts) - 1)]
+        if name in ("_".join(parts), *longer_endings):
             return key
     same_last_part = [key for key, parts in parts_by_key.items() if parts[-1] == name]
     if len(same_last_part) != 1:

@@ -410,10 +410,8 @@ class Base(models.Model):
             broken_params = [field_path[1] for field_path in broken if field_path[0] == "space" and len(field_path) > 1]
             yield from _input_issues(self, list(map(str, [*self.params, *self.search.names, *broken_params])))
         for variable, field in self.environment.items():  # each names a field that the variable sets
-            top_field = field.split(".")[0]
-            if any(field_path[0] == top_field for field_path in broken):
-                continue
-            if problem := _field_problem(self, field):
+            is_checkable = field.split(".")[0] not in {field_path[0] for field_path in broken}
+            if is_checkable and (problem := _field_problem(self, field)):
                 yield Issue(("environment", variable), problem)
 
 

@@ -273,8 +273,8 @@ def from_job(job: Ranked) -> Program | None:
         return None
     job_arguments = _arguments_of(job)
     search = job.search
-    # Without those that are not set: None of a pruner, and "" of a rule that is a step.
-    watched_metrics = filter(None, (search.pruner.metric, *(rule.metric for rule in job.stops)))
+    metrics_to_watch = (search.pruner.metric, *(rule.metric for rule in job.stops))
+    watched_metrics = filter(None, metrics_to_watch)  # without None of a pruner, and "" of a rule that is a step
     return Program(
         script=job.script or "",
         command=job.command or (),
@@ -308,7 +308,8 @@ def _capture_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
     A command allows neither, except `capture: wandb`. A library must not be both in `capture` and in `metrics`.
     """
     captured = set(job.capture or ())
-    if job.command and (uncapturable := captured - {"wandb"}):
+    uncapturable = captured - {"wandb"}
+    if job.command and uncapturable:
         advice = "write metrics: tensorboard, say, or run a Python file as script"
         text = f"reaches into a script, and a command is a process of its own, in which only wandb is captured: {advice}"
         yield Issue(("capture",), f"{', '.join(sorted(uncapturable))} {text}")
@@ -349,7 +350,8 @@ def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
     yield from _capture_issues(job, broken)
     if "entrypoint" in job.model_fields_set and ("entrypoint",) not in broken:
         yield Issue(("entrypoint",), f"stands beside {field}; keep one of them")
-    if {("params",), ("space",)} & {field_path[:1] for field_path in broken} or job.search.function:
+    has_broken_params = any(field_path[0] in ("params", "space") for field_path in broken)
+    if has_broken_params or job.search.function:
         return  # not all names of parameters are known, which the checks of arguments need
     names = [*job.params, *job.search.names]
     yield from _hydra_name_issues(job, names)
