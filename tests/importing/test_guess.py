@@ -99,6 +99,8 @@ def test_the_number_of_steps_of_a_run(name: str, is_duration: bool) -> None:
         (["n_epochs", "timesteps"], {"clip_range": 0.2}, "timesteps"),
         (["num_epochs"], {"num_updates": 1000}, ""),
         (["epochs"], {"clip_ratio": 0.2, "steps_per_epoch": 4000}, "epochs"),
+        (["epochs"], {"clip_eps": 0.2}, "epochs"),
+        (["epochs"], {"clip_eps": 0.2, "episodes": 100}, ""),
         (["epochs"], {"gamma": 0.1}, "epochs"),
         (["timesteps"], {"epochs": 30}, ""),
         (["timesteps", "lr"], {"beta_start": 1e-4}, ""),

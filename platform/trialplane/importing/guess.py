@@ -132,9 +132,8 @@ _PLAIN_STEPS = re.compile(r"(?:n|nb|no|num|number|of)*(?:time)?steps?")  # numst
 _EPOCHS = re.compile(r"(?:n|nb|no|num|number|of)*epochs?")  # nepochs, and not maxepochs
 # Options of reinforcement learning, where epochs are passes over a rollout, and of diffusion, where timesteps are those of
 # one sample.
-_OF_ROLLOUTS = re.compile(
-    r"(?:use)?gae(?:lambda|gamma)?|lambdagae|clip(?:coef|eps|epsilon|param|range|ratio)|totaltimesteps|(?:num|n)updates"
-)
+_OF_ROLLOUTS = re.compile(r"(?:use)?gae(?:lambda|gamma)?|lambdagae|totaltimesteps|(?:num|n)updates")
+_OF_PPO = re.compile(r"clip(?:coef|eps|epsilon|param|range|ratio)")  # also of gradients; without another duration not of PPO
 _STEPS_PER_EPOCH = "stepsperepoch"  # with it, epochs are the duration also in reinforcement learning
 _OF_DIFFUSION = re.compile(r"\w*(?:diffusion|ddim|ddpm|unet|noise(?:schedule|steps))\w*|beta(?:start|min|0|schedule)")
 _LAST_BETAS = {"betat", "betaend"}  # beside them, or without a beta2, beta1 is of diffusion, and not of Adam
@@ -317,7 +316,9 @@ def duration(searched: Collection[str], options: Sequence[Option]) -> str:
         options: All arguments.
     """
     keys = {name: _duration_key(name) for name in (*searched, *(option.name for option in options))}
-    has_rollouts = any(map(_OF_ROLLOUTS.fullmatch, keys.values())) and _STEPS_PER_EPOCH not in keys.values()
+    has_other_duration = any(_DURATION.fullmatch(key) and not _EPOCHS.fullmatch(key) for key in keys.values())
+    is_of_ppo = has_other_duration and any(map(_OF_PPO.fullmatch, keys.values()))
+    has_rollouts = (is_of_ppo or any(map(_OF_ROLLOUTS.fullmatch, keys.values()))) and _STEPS_PER_EPOCH not in keys.values()
     has_first_beta = "beta1" in keys.values() and ("beta2" not in keys.values() or not _LAST_BETAS.isdisjoint(keys.values()))
     has_diffusion = has_first_beta or any(map(_OF_DIFFUSION.fullmatch, keys.values()))
     counts = {option.name for option in options if isinstance(option.default, (int, float)) and option.default > 0}

@@ -30,17 +30,17 @@ SUFFIXES = (".yaml", ".yml", ".json", *_LINE_SUFFIXES, _PYTHON, *SHELLS)
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 # LR=0.1 at the beginning of a line, and --lr 0.1, --lr=0.1, -l 0.1, train.lr=0.1, SOLVER.LR 0.1, {"lr": 0.1} anywhere.
 _NUMBER_OF_NAME = re.compile(
-    rf"""(?:^[ \t]*(?:export[ \t]+)?(?P<variable>[A-Za-z_]\w*)=["']?"""
+    rf"""(?:^[ \t]*(?:export[ \t]+)?(?P<variable>[A-Za-z_]\w*)=(?P<quote>["']?)"""
     rf"""|(?<!\S)(?:--?(?P<flag>[A-Za-z][\w.-]*)[ \t=]+|(?P<key>[A-Za-z_][\w./]*)=|"""
     rf"""(?P<dotted>[A-Za-z_]\w*(?:\.\w+)+)(?<!\.py)(?<!\.sh)[ \t]+)"""
     rf"""|\\?["'](?P<json>[A-Za-z_]\w*)\\?["']\s*:\s*)"""
-    rf"""(?P<value>{NUMBER})(?(json)(?=\s*[,}}])|(?=["']?(?:[\s;]|$)))""",
+    rf"""(?P<value>{NUMBER})(?(json)(?=\s*[,}}])|(?(variable)(?=(?P=quote)(?:[\s;]|$))|(?=["']?(?:[\s;]|$))))""",
     re.MULTILINE,
 )
-# A word in place of the number: OPT=adam, OPT="adam", --opt adam.
+# A word in place of the number, or several: OPT=adam, OPT="adam", --opt adam, LAYERS="64 128".
 _WORD_OF_NAME = re.compile(
     r"""(?<!\S)(?:--(?P<flag>[A-Za-z][\w.-]*)[ \t=]+|(?P<key>[A-Za-z_]\w*)=)"""
-    r"""(?P<value>(?P<quote>["']?)[A-Za-z][\w+-]*(?P=quote))(?=[\s;]|$)"""
+    r"""(?P<value>(?P<quote>["'])\w[\w+. -]*(?P=quote)|[A-Za-z][\w+-]*)(?=[\s;]|$)"""
 )
 _FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w.-]*)(?=[\s=]|$)")
 # Sections of which a file often has several, each with a setting of the same name: actor.lr and critic.lr.
