@@ -138,10 +138,10 @@ def claims(site: Site, existing: Sequence[KubeObject], classes: Sequence[KubeObj
 
 
 def _unbound_finding(check: str, unbound: Sequence[str], classes: Sequence[KubeObject] | None) -> Finding:
-    """Return the finding for claims with these names, which are not bound. `classes` is as of `claims`."""
+    """Return the finding for claims that are not bound. `classes` is None if this user may not read them."""
     text = f"{', '.join(unbound)} not bound"
-    annotations = [storage_class["metadata"].get("annotations") or {} for storage_class in classes or ()]
-    if classes is not None and not any(texts.get(_DEFAULT_CLASS) == "true" for texts in annotations):
+    defaults = [item for item in classes or () if metadata.annotations_of(item).get(_DEFAULT_CLASS) == "true"]
+    if classes is not None and not defaults:
         advice = "name a storage class in the chart's values, or make one the cluster's default (`kubectl get storageclass`)"
         return findings.failed(check, f"{text}; no storage class is the default", advice)
     advice = f"`kubectl describe pvc {unbound[0]}` shows why; some are bound when a pod first mounts them"

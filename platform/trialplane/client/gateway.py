@@ -126,7 +126,8 @@ class Gateway:
         if pages is None:
             return None
         attempts = [records.from_dict(Attempt, attempt) for page in pages for attempt in page["attempts"]]
-        return AttemptsRead(attempts, is_active=any(page["alive"] for page in pages))
+        is_active = any(page["alive"] for page in pages)  # a controller may start or end between two pages
+        return AttemptsRead(attempts, is_active)
 
     def curves(self, run: str, after: int, limit: int) -> list[ReportRow] | None:
         """Return the first `limit` reports with marks above `after`, in order."""

@@ -280,11 +280,14 @@ class KubernetesTarget:
             return False
         if len(pods) <= role.pods:
             return True
-        # Too many pods still exist. The operator, or Ray's autoscaler, removes those without a slot later. So it is enough
-        # that the controller has reported the new number, and no longer has slots in too many pods.
-        if now or current.status is None or not current.alive or current.status.parallel != parallel:
+        if now:  # the pods that are too many end at once
             return False
-        pods_with_slots = set(pods) & set(current.status.nodes)
+        # The operator, or Ray's autoscaler, removes pods without a slot later. So it is enough that the controller has
+        # reported the new number, and no longer has slots in too many pods.
+        status = current.status if current.alive else None
+        if status is None or status.parallel != parallel:
+            return False
+        pods_with_slots = set(pods) & set(status.nodes)
         return len(pods_with_slots) <= role.pods
 
     def remove(self, run: str, *, forget: bool) -> None:

@@ -340,10 +340,10 @@ class LocalTarget:
             process.signal_stop(run, controller, now=now)
             if not now:
                 return  # a controller that ends cleanly writes its last status itself
-        if not status.state.is_ended:
+        if not status.state.is_ended:  # no controller writes the end of the run
             with folder.explain_write_errors(files.root, "the run counts as cancelled anyway"):
-                cancelled = LedgerView(dataclasses.replace(status, updated=time.time()), RunState.CANCELLED)
-                process.replace(files.status, records.to_json(run_status.current(cancelled)))
+                view = LedgerView(dataclasses.replace(status, updated=time.time()), desired=RunState.CANCELLED)
+                process.replace(files.status, records.to_json(run_status.current(view)))
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
         """Allocate resources for the desired number of trials, and return whether this is done.

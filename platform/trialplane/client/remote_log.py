@@ -40,7 +40,7 @@ def gateway_lines(gateway: Gateway, run: str, which: Log, is_active: Callable[[]
             if not active:
                 raise
             return Piece(data=b"", next=offset, is_growing=True)
-        if isinstance(piece, str):
+        if isinstance(piece, str):  # the reason why there is no log yet
             return Piece(data=b"", next=offset, is_growing=active)
         # A controller's log may continue in a new head pod, even if its writer has ended.
         return dataclasses.replace(piece, is_growing=active and (piece.is_growing or which.trial is None))

@@ -347,10 +347,10 @@ class Objects:
         all_maps = [existing or manifest for existing, manifest in zip(existing_maps, manifests, strict=True)]
         packed = b"".join(part or b"" for part in runs.parts(all_maps))
         try:
-            has_same_code = not existing_names or packing.digest(packed) == plan.pack.sha256
-        except InputError:
-            has_same_code = False
-        if not has_same_code:
+            is_name_taken = existing_names and packing.digest(packed) != plan.pack.sha256
+        except InputError:  # not an archive
+            is_name_taken = True
+        if is_name_taken:
             kubectl = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
             raise RunExists(
                 f"the name is taken: the ConfigMap {existing_names[0]} in {self.cluster.location} holds something else; "

@@ -35,7 +35,7 @@ def escape_controls(text: str, *, colors: bool = False) -> str:
         return text
     if not colors:
         return _CONTROL.sub(_escape, text)
-    return _CONTROL_OR_COLOR.sub(lambda match: match[1] or _escape(match), text)
+    return _CONTROL_OR_COLOR.sub(lambda match: match[1] or _escape(match), text)  # group 1 is a sequence that sets colors
 
 
 def strip_sequences(text: str) -> str:
