@@ -202,7 +202,7 @@ class History(optuna.storages.InMemoryStorage):
                 all constraints violated.
         """
         number, space = trial.number, trial.distributions
-        trial.distributions = self._spaces.setdefault(tuple(space.items()), space)  # an equal one, which trials share
+        trial.distributions = self._spaces.setdefault(tuple(space.items()), space)  # trials share equal spaces
         self._unfinished.discard(number)
         self._selection = self._ranked = None
         # If a segment has failed, the trial as it was paused is still needed: the segment is retried, or samplers learn from
@@ -211,9 +211,9 @@ class History(optuna.storages.InMemoryStorage):
             self._paused.pop(number, None)
         if self._suggests and trial.state == OptunaState.COMPLETE:
             self._add_shape(frozenset(trial.params))
-        can_learn_from_bad = self._is_class_sampler or self._sampler in points.WORST
+        sampler_learns_from_bad = self._is_class_sampler or self._sampler in points.WORST
         lacks_parameters = any(trial.params.keys() < shape for shape in self._shapes)  # see `_add_shape`
-        if is_bad and can_learn_from_bad and not lacks_parameters:
+        if is_bad and sampler_learns_from_bad and not lacks_parameters:
             self._worst[number] = self._as_worst(trial)
             # `_finite_worst`, for a class, needs the losses of real results only.
             self._store_sort_values(trial if self._is_class_sampler else self._worst[number])
@@ -246,7 +246,7 @@ class History(optuna.storages.InMemoryStorage):
     def set_trial_param(
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
     ) -> None:
-        """Set a parameter of a running trial."""
+        """Set a parameter of a running trial, with a distribution that equal ones share."""
         distribution = self._distributions.setdefault(distribution, distribution)
         super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
 

@@ -438,12 +438,13 @@ class Ledger:
         self.write_reports(patient=True)  # a reader that sees the end in the database then sees all reports
         outcome = self._with_ledger_values(request, outcome)
         self._tell_memory(attempt, outcome)
-        self._attempts[outcome.number] = Attempt(self._attempts[outcome.number].request, outcome)
+        stored_request = self._attempts[outcome.number].request
+        self._attempts[outcome.number] = Attempt(stored_request, outcome)
         self._update_top_rung(request, outcome)
         self._write(self.storage.write_end, outcome.number)
         del self._running[outcome.number]
         self.counts.running -= 1
-        self._count_end(request, self._attempts[outcome.number].request.params, outcome)
+        self._count_end(request, stored_request.params, outcome)
         if self.promotion is not None:
             self._drop(self.promotion.find_hopeless())
         return outcome
@@ -667,10 +668,8 @@ class Ledger:
         frozen, trial_id = self._frozen(previous.trial), self._trial_id(previous.trial)
         if new_params is None:
             sampled = self._attempts[previous.number].request.params
-            optuna_params, distributions = (
-                frozen.params,
-                dict(frozen.distributions),
-            )  # a copy: many trials share the original
+            optuna_params = frozen.params
+            distributions = dict(frozen.distributions)  # a copy: many trials share the original
         else:
             sampled = new_params
             optuna_params = samplers.encode_point(self.job, new_params)
@@ -686,7 +685,7 @@ class Ledger:
         return self._create_attempt(optuna_trial, sampled, segment, retry_of=previous)
 
     def _retried_segment(self, previous: TrialRequest, failed: Segment) -> Segment:
-        """Return the segment of a retry of an attempt whose segment failed."""
+        """Return the segment of a retry of an attempt whose segment failed. The failure ends its series."""
         parent = failed.parent
         outcome = self._attempts[previous.number].outcome
         assert outcome is not None
