@@ -12,6 +12,7 @@ from trialplane.wire import records
 
 _IMPORTLIB = "<frozen importlib"
 _MIN_SECONDS = 1.0  # seconds of a trial's imports from which on advice is given
+_MIN_MODULE_SECONDS = 0.1  # a module that is imported faster is not counted
 _MAX_MODULES = 5  # modules
 
 
@@ -58,7 +59,7 @@ class LateImports:
 
     def advice(self, config: records.SlotConfig) -> str:
         """Return advice with the line of job.yaml that does these imports once per slot; "" if they take little time."""
-        slow_imports = {name: seconds for name, seconds in self._seconds.items() if seconds >= _MIN_SECONDS / 10}
+        slow_imports = {name: seconds for name, seconds in self._seconds.items() if seconds >= _MIN_MODULE_SECONDS}
         total = sum(slow_imports.values())
         if total < _MIN_SECONDS:
             return ""

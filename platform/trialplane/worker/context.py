@@ -383,13 +383,8 @@ class Context:
         from trialplane.training.states import States  # imports numpy
 
         states = States(location, self.rank, self.world_size)
-        if self._origin.is_reused:  # selected by `reuse`, and without it the trial starts at step 0
-            try:
-                restored = states.restore(self.is_usable)
-            except errors.CheckpointDamaged:
-                restored = None
-            self._origin.restored_step = -1 if restored is None else restored.step
-            return restored
+        if self._origin.is_reused:
+            return self._restore_reused(states)
         requested_step = self._origin.step
         if self._origin.needs_newest:  # of another member of a population, which was compared at its newest step
             restored = states.restore_newest()
@@ -405,6 +400,15 @@ class Context:
             from trialplane.training import optimizers  # only a population's trial needs it
 
             self._saving.taken_over_values = optimizers.values(restored.state, self.params)
+        return restored
+
+    def _restore_reused(self, states: States) -> Restored | None:
+        """Return the state that `reuse` has selected, and record its step; None if it is unusable."""
+        try:
+            restored = states.restore(self.is_usable)
+        except errors.CheckpointDamaged:
+            restored = None
+        self._origin.restored_step = -1 if restored is None else restored.step
         return restored
 
     def is_usable(self, step: int) -> bool:

@@ -265,7 +265,7 @@ class Slot:
             self._rendezvous.close()
             self._rendezvous = None
 
-    def _end_template(self, number: signal.Signals | None = None) -> None:
+    def _end_template(self, first_signal: signal.Signals | None = None) -> None:
         """End the template, and return after three times `CLOSE_PATIENCE` at most.
 
         The template first has `CLOSE_PATIENCE` to kill its trials and end by itself, except with SIGKILL. Then it is killed
@@ -273,17 +273,17 @@ class Slot:
         answers.
 
         Args:
-            number: SIGABRT for a template that hangs in an import, which then writes its stacks to the log; SIGKILL for one
-                that does not answer. None for one that ends by itself when its socket is closed.
+            first_signal: SIGABRT for a template that hangs in an import, which then writes its stacks to the log; SIGKILL
+                for one that does not answer. None for one that ends by itself when its socket is closed.
         """
         control, template = self._control, self.template
         self._control = self.template = None
-        if control is not None and number is None:  # with SIGABRT, it must not end before it has written its stacks
+        if control is not None and first_signal is None:  # with SIGABRT, it must not end before it has written its stacks
             control.close()
         if template is not None:
-            if number is signal.SIGABRT:
-                template.send_signal(number)
-            if number is signal.SIGKILL or not _ends_in_time(template):
+            if first_signal is signal.SIGABRT:
+                template.send_signal(first_signal)
+            if first_signal is signal.SIGKILL or not _ends_in_time(template):
                 process.kill_tree(template.pid, CLOSE_PATIENCE)
                 _ends_in_time(template)
         if control is not None:  # no effect if it is closed already

@@ -28,20 +28,19 @@ def main() -> None:
     connection: Connection[Any, Any] = Connection(descriptor)
     send_lock = threading.Lock()
 
-    def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:
+    def answer(number: int, method: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         """Call a method of the slot for the call with this number, and send the answer."""
-        data = pickled_answer(number, getattr(actor, method), arguments)
+        data = pickled_answer(number, method, arguments)
         with send_lock:
             connection.send_bytes(data)
 
     try:
-        config, name = connection.recv()
-        actor = SlotActor(config, name)
+        actor = SlotActor(*connection.recv())  # the config and the slot's name
         # Calls that wait for the trial's process, as `run`, share one thread. Other methods have threads by `THREADS`.
         executors = {thread: ThreadPoolExecutor(1, thread) for thread in ("process", *THREADS.values())}
         while True:
-            number, method, arguments = connection.recv()
-            executors[THREADS.get(method, "process")].submit(answer, number, method, arguments)
+            number, name, arguments = connection.recv()
+            executors[THREADS.get(name, "process")].submit(answer, number, getattr(actor, name), arguments)
     except (EOFError, OSError):  # the controller has ended
         os._exit(0)  # at once: a thread may wait for a trial
 

@@ -120,11 +120,12 @@ def _serve(
     """Read the request, run the job and send the outcome; return the exit code."""
     message = channel.receive()
     assert isinstance(message, messages.RunTrial), "a slot sends RunTrial first"
-    config, request, workdir = message.config, message.request, Path(message.workdir)
-    _set_up_process(config, request, workdir)
+    config, request = message.config, message.request
+    _set_up_process(config, request, Path(message.workdir))
     programs.report_size_at_exit(config, channel)
     started = time.time()
-    outcome = role_function(config)(job_function, message, channel)
+    perform_role = role_function(config)
+    outcome = perform_role(job_function, message, channel)
     outcome = dataclasses.replace(outcome, started=started, ended=time.time(), pid=os.getpid())
     process.flush()
     send_end(channel, request, outcome)

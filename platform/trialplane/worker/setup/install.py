@@ -42,7 +42,7 @@ _NETWORK_ERROR = re.compile(
     r"error sending request|dns error|[Cc]onnection (?:refused|reset|closed)|timed out|network timeout"
     r"|error decoding response body|error \((?:429|5\d\d)\b|status: (?:429|5\d\d)\b"
 )
-_UNSOLVABLE = "No solution found"  # the index was reached; names of packages in the message may contain any word
+_UNSOLVABLE = "No solution found"
 _NODE_FAULTS = (errno.EAGAIN, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
 _NODE_ERROR = re.compile("|".join(os.strerror(code) for code in _NODE_FAULTS))
 _ADDED = re.compile(r"^ \+ ([\w.-]+==\S+)$", re.MULTILINE)  # uv's line ` + numpy==2.1.0` about a package to install
@@ -279,14 +279,14 @@ def _uv_error(output: str, index: str) -> EntrypointError | SlotError:
     """Return the error for a failure of uv, by its output: a SlotError if the network or the node is at fault."""
     _, marker, error_text = output.partition("error: ")
     reason = " ".join((error_text if marker else output).split())
-    if _UNSOLVABLE not in output and _NETWORK_ERROR.search(output):
+    if _UNSOLVABLE in output:  # the index was reached; names of packages in the message may contain any word
+        return EntrypointError(reason)
+    if _NETWORK_ERROR.search(output):
         return SlotError(
             f"the package index {index} could not be reached; is it up, and does studies.install.egress of the chart "
             f"lead there? {reason}"
         )
-    if _UNSOLVABLE not in output and _NODE_ERROR.search(output):
-        return SlotError(reason)
-    return EntrypointError(reason)
+    return SlotError(reason) if _NODE_ERROR.search(output) else EntrypointError(reason)
 
 
 def size_on_disk(folder: Path) -> int:

@@ -56,11 +56,12 @@ def watch_merge(declarations: Declarations, frame: FrameType) -> None:
     if merge is None:
         return
 
-    def end_after(traced: FrameType, event: str, result: Any) -> Any:
-        """Trace the frame up to the end of the statement, and end there; see `sys.settrace`."""
+    def trace_to_end(traced: FrameType, event: str, result: Any) -> Any:
+        """End after the statement. Python calls this for each line and event of the frame, see `sys.settrace`."""
         is_in_statement = merge.first_line <= traced.f_lineno <= merge.last_line
-        if event == "exception" or (is_in_statement and event != "return"):
-            return end_after
+        has_ended = event == "return" or not is_in_statement
+        if event == "exception" or not has_ended:
+            return trace_to_end  # for the next event
         sys.settrace(None)
         traced.f_trace = None
         configs = [_value_of(node, traced) for node in merge.configs]
@@ -70,7 +71,7 @@ def watch_merge(declarations: Declarations, frame: FrameType) -> None:
         return None
 
     sys.settrace(lambda *event: None)  # without a global function, that of the frame is not called
-    frame.f_trace = end_after
+    frame.f_trace = trace_to_end
 
 
 def _end_at_merge(declarations: Declarations, merge: _Merge, configs: Iterable[Any]) -> None:

@@ -59,6 +59,7 @@ def _watch_omegaconf(declarations: Declarations) -> None:
     command_line_configs: list[Any] = []
 
     def record_command_line(*args: Any) -> Any:
+        """Read a configuration from the command line, in place of `OmegaConf.from_cli`, and record it."""
         config = from_cli(*args)
         command_line_configs.append(config)
         return config
@@ -67,14 +68,14 @@ def _watch_omegaconf(declarations: Declarations) -> None:
         return any(config is recorded for recorded in command_line_configs)
 
     def look_up(config: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return a value, and remember a key that the arguments lack."""
+        """Return a value, in place of `DictConfig._get_node`, and remember a key that the arguments lack."""
         node = get_node(config, key, *args, **kwargs)
         if node is None and is_of_command_line(config):
             declarations.missing_key = declarations.missing_key or str(key)
         return node
 
     def merge_until_command_line(*configs: Any) -> Any:
-        """Merge configurations; if one is of the command line, add the values of the result and end."""
+        """Merge as `OmegaConf.merge`; if a configuration is of the command line, add the values of the result and end."""
         merged = merge(*configs)
         if not any(map(is_of_command_line, configs)):
             return merged
@@ -134,7 +135,7 @@ def _end_at_absl(declarations: Declarations, parse: Any, values: Any) -> NoRetur
                 kind = KINDS.get(type(value), "") if is_nested else _ABSL.get(flag.flag_type(), "")
                 if flag.flag_type() == "config object" and value is None:  # of ml_collections, without a file
                     kind = "str"
-                if kind:
+                if kind:  # other flags, as of lists, have no single value
                     _add_absl_flag(declarations, flag, name, value, kind, is_required=flag.name in missing_flags)
     declarations.end()
 
@@ -254,9 +255,9 @@ def _end_at_sacred(declarations: Declarations, experiment: Any, argv: str | Sequ
         updates = words[words.index("with") + 1 :]
     else:
         updates = []
-        declarations.words_before_pairs.append("with")
+        declarations.words_before_pairs.append("with")  # train.py with lr=0.1
     values, named_configs = importlib.import_module("sacred.arg_parser").get_config_updates(updates)
-    config = experiment.run("print_config", values, named_configs).config
+    config = experiment.run("print_config", values, named_configs).config  # a command that trains nothing
     declarations.takes_overrides = True
     declarations.add_leaves(config)
     declarations.end()
