@@ -30,7 +30,7 @@ class Pause:
     def __init__(self, segment: Segment | None) -> None:
         segment = segment or Segment()
         self._rung = segment.rung  # in training steps; 0 without a rung
-        self._top = segment.top  # number of training steps of a whole trial; 0 if it is unknown
+        self._top = segment.top  # number of training steps of a whole trial; 0 without one
         # Without a parent the trial starts over, as if `reuse` does not find the checkpoint that it has selected.
         self.done = 0 if segment.parent is None else segment.done
         self._missing = set(segment.metrics)  # metrics that were not reported at the rung yet

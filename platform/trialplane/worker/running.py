@@ -404,16 +404,16 @@ class RunningTrial:
     def _credit_answer_time(self, *, is_repeated: bool) -> None:
         """Postpone the deadline by the time for which the controller has worked on its answer.
 
-        It moves even if the process does not wait: its messages were not read in that time, so it may have been blocked on a
-        full channel. A worker's deadline is in the exchange, and does not move.
+        It moves even if the process does not wait, because it may have been blocked on a full channel. A worker's deadline is in the exchange, and does not move.
 
         Args:
             is_repeated: Whether the answer is to a repeated request for a parameter. Then the deadline does not move, or an
                 objective could extend its time by the same request again and again.
         """
         now = time.monotonic()
-        requested_at = self.report_sent_at if self.is_answer_due else self.handed_over_at
-        uncredited_since = max(requested_at, self.credited_until)  # no second is added to the deadline twice
+        # The process has waited since its report, or its messages were not read since they were handed over.
+        asked_at = self.report_sent_at if self.is_answer_due else self.handed_over_at
+        uncredited_since = max(asked_at, self.credited_until)  # no second is added to the deadline twice
         if self.request.worker is None and not is_repeated:
             self.timers.postpone("deadline", now - uncredited_since)
         self.credited_until = now

@@ -151,5 +151,5 @@ class ResultFeed:
     def _result(self, fed: messages.FedResult) -> Result:
         """Return a result with its value read from its file, and record that the job has it."""
         self._unreported.append(fed.unit)
-        packed = segments.read(fed.file, lambda: self._unused.append(fed.unit))
+        packed = segments.read(fed.file, on_release=lambda: self._unused.append(fed.unit))
         return Result(fed.unit, fed.worker, fed.items, value=transport.unpack(packed))

@@ -106,10 +106,9 @@ def _end_at_tyro(declarations: Declarations, tyro: Any, component: Any, kwargs: 
         warnings.simplefilter("ignore")  # the function is deprecated, and no other one exists in all versions
         parser = tyro.extras.get_parser(component, **supported)
     for action in parser._actions:
-        # tyro's action for a single value has a list of one, and no default of its type; the help has the default.
-        action.nargs = None if action.nargs == 1 else action.nargs
-        if action.nargs is None:
-            action.default = argparse.SUPPRESS
+        # tyro's action for a single value has a list of one, and no default of its type; `_add_parser` reads it in the help.
+        if action.nargs in (1, None):
+            action.nargs, action.default = None, argparse.SUPPRESS
     _add_parser(declarations, parser)
     declarations.end()
 

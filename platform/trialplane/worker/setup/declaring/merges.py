@@ -82,7 +82,8 @@ def _end_at_merge(declarations: Declarations, merge: _Merge, configs: Iterable[A
         if default is not None:
             declarations.options.append(merge.option(name, default))
     if declarations.options:
-        declarations.takes_pairs, declarations.takes_overrides = merge.form == "pairs", merge.form == "assignments"
+        declarations.takes_pairs = merge.form == "pairs"
+        declarations.takes_overrides = merge.form == "assignments"
         declarations.end()
 
 
