@@ -404,7 +404,8 @@ class RunningTrial:
     def _credit_answer_time(self, *, is_repeated: bool) -> None:
         """Postpone the deadline by the time for which the controller has worked on its answer.
 
-        It moves even if the process does not wait, because it may have been blocked on a full channel. A worker's deadline is in the exchange, and does not move.
+        It moves even if the process does not wait, because it may have been blocked on a full channel. A worker's deadline
+        is in the exchange, and does not move.
 
         Args:
             is_repeated: Whether the answer is to a repeated request for a parameter. Then the deadline does not move, or an
