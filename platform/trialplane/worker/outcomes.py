@@ -180,12 +180,8 @@ def _split_by_size(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 def copy_kept_files(location: str, folder: Path, patterns: Sequence[str]) -> str:
     """Copy the files of the job's `keep.files` beside the checkpoints of a trial that has ended.
 
-    Files that are missing, or cannot be copied, are listed in the trial's log; they do not fail the trial.
-
-    Args:
-        location: Folder or URL of its checkpoints.
-        folder: Folder in which the trial ran.
-        patterns: Patterns of the files' paths in that folder.
+    Files that are missing, or cannot be copied, are listed in the trial's log; they do not fail the trial. The patterns are
+    of the files' paths in `folder`, in which the trial ran.
 
     Returns:
         A message for the user about files that could not be copied, with reasons; "" if all were.

@@ -447,13 +447,7 @@ class RunningTrial:
                 self.grace_timer.cancel()
 
     def kill(self, failure: FailureClass, message: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Kill the process as `failure`, with a message. Later calls have no effect.
-
-        Args:
-            failure: Class of the failure that the outcome gets.
-            message: Message of the outcome.
-            number: Signal that ends the process.
-        """
+        """Kill the process by a signal; the outcome gets the failure and the message. Later calls have no effect."""
         with self.lock:
             if self.kill_reason is None:
                 self.kill_reason = Failure(failure, message)
@@ -515,12 +509,9 @@ class RunningTrial:
                 self.kill(FailureClass.CRASHED, f"{text}; {remedy}")
 
     def _sample(self, interval: float) -> None:
-        """Sample the use of the machine by the process and its descendants; return when it has ended.
+        """Sample the use of the machine by the process and its descendants every `interval` s; return when it has ended.
 
         The interval doubles with time, so that a trial of weeks has a few thousand samples. Runs in a thread of its own.
-
-        Args:
-            interval: Seconds between the first samples.
         """
         sampler = sampling.Sampler(self.config, self.pid)
         step = 0
@@ -620,10 +611,7 @@ def _bounded_fields(report: messages.Reported | records.TrialOutcome, request: r
 def _outcome_defect(outcome: records.TrialOutcome, needed: tuple[str, ...], *, may_pause: bool) -> str:
     """Return the defect of an outcome from a process, which may run any code; "" if it has none.
 
-    Args:
-        outcome: Outcome as the process sent it.
-        needed: Metrics that a complete outcome must hold.
-        may_pause: Whether the trial may be paused at a rung.
+    A complete outcome must have the needed metrics, and only a trial that `may_pause` at a rung may be PAUSED.
     """
     if outcome.state not in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.PAUSED, TrialState.FAILED):
         return f"of state {outcome.state}"

@@ -25,12 +25,7 @@ _QUERY = "index,uuid,utilization.gpu,memory.used,memory.total,power.draw"
 
 
 class Sampler:
-    """Samples of the processes of one attempt.
-
-    Args:
-        config: Configuration of the attempt's slot.
-        session: Session of its processes.
-    """
+    """Samples of the processes of one attempt, which are in one session."""
 
     def __init__(self, config: SlotConfig, session: int) -> None:
         self._config = config

@@ -60,11 +60,7 @@ def unpack_code(archive: Path, code: Path, sha256: str = "") -> None:
 
 
 def add_links(code: Path, links: Mapping[str, str]) -> None:
-    """Add links to the folder of the job's code, unless another slot has added them.
-
-    Args:
-        code: The folder.
-        links: Path in the folder → absolute path of the target.
+    """Add links, by path in the folder of the job's code, to absolute paths, unless another slot has added them.
 
     Raises:
         SlotError: A link cannot be added.

@@ -66,13 +66,9 @@ class _TemplateMessage(NamedTuple):
 class Slot:
     """A slot on this machine, for one trial at a time.
 
-    Args:
-        config: Configuration that all slots of the role share.
-        name: Name of the slot, unique in the run.
-
     Attributes:
-        config: The configuration, with the paths of this machine.
-        name: Name of the slot.
+        config: Configuration that all slots of the role share, with the paths of this machine.
+        name: Name of the slot, unique in the run.
         node: Host or pod of the slot.
         template: Process of the template; None before the start, and after the end.
         running: Trial that runs now; None between trials.

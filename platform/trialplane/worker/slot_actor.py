@@ -52,13 +52,7 @@ class SlotActor:
         return messages.encode(self._slot.start())
 
     def run(self, serial: int, data: bytes, weights: Sequence[Any] = ()) -> Answer:
-        """Handle StartAttempt; return the first answer.
-
-        Args:
-            serial: Serial number of the process.
-            data: Encoded message.
-            weights: Reference to the packed weights, for a worker of a collection.
-        """
+        """Handle StartAttempt; return the first answer. A worker of a collection also gets a reference to packed weights."""
         request = messages.decode(data, messages.START).request
         with self._serial_lock:
             self._serial = serial
@@ -104,13 +98,7 @@ class SlotActor:
             return tuple(results), list(results.values())
 
     def feed(self, serial: int, data: bytes, results: Sequence[Any]) -> bool:
-        """Handle FeedTransfers; return False if the results are lost.
-
-        Args:
-            serial: Serial number of the process.
-            data: Encoded message.
-            results: Reference to the packed results.
-        """
+        """Handle FeedTransfers, with a reference to the packed results; return False if these are lost."""
         transfers = messages.decode(data, messages.FEED).transfers
         assert self._store is not None, "a collection runs on Ray"
         try:

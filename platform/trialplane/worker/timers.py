@@ -46,10 +46,7 @@ class Timers(Generic[T]):
         """Remove and yield the actions that are due, the earliest first.
 
         An action that runs may schedule, move or cancel others. An action that it adds is not yielded before the next call;
-        one that it cancels or moves to a later time is not yielded now.
-
-        Args:
-            without: Names of actions that are left for a later call.
+        one that it cancels or moves to a later time is not yielded now. Those named in `without` are left for a later call.
         """
         now = time.monotonic()
         moments = {name: moment for name, (moment, _) in self._timers.items() if moment <= now and name not in without}

@@ -10,12 +10,7 @@ _POLL = 0.2  # seconds between checks whether a stop was requested
 
 
 class Line:
-    """A channel to the slot, for the thread that runs the job's function.
-
-    Args:
-        channel: Channel to the slot.
-        stop: Stop of this process.
-    """
+    """A channel to the slot, for the thread that runs the job's function."""
 
     def __init__(self, channel: TrialChannel, stop: stopping.Stop) -> None:
         self._channel = channel

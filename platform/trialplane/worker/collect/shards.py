@@ -86,10 +86,7 @@ class Shards:
     def _write_shard(self, name: str, first: Result, rest: Iterator[Result]) -> Shard:
         """Write results into a new file until it is full or there are no more, and its record; return the record.
 
-        Args:
-            name: Name of the file without suffix.
-            first: First result.
-            rest: Further results. Those that fit are taken.
+        These are `first` and as many of `rest` as fit. `name` is without the file's suffix.
         """
         file = f"{name}.{self._write.format}"
         numbers, rows, items = [], 0, 0

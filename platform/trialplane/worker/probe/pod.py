@@ -237,13 +237,7 @@ def reachability(host: str, port: int, patience: float = PATIENCE) -> Reachabili
 
 
 def check_unreachable(name: str, address: str, state: Reachability) -> Finding:
-    """Judge whether an address that a trial must not reach is unreachable.
-
-    Args:
-        name: Name of the service, for messages.
-        address: Address as host:port.
-        state: Result of the attempts to connect.
-    """
+    """Judge by the attempts to connect whether the address of a service that a trial must not reach is unreachable."""
     check = f"no way to {name}"
     if state is Reachability.OPEN:
         remedy = (

@@ -42,9 +42,6 @@ class Port:
 class RemotePort:
     """A rendezvous port that another process holds: a slot, for the ranks of several nodes.
 
-    Args:
-        address: Rendezvous, as host:port.
-
     Attributes:
         address: Rendezvous, as host:port.
     """

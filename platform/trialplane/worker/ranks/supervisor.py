@@ -51,15 +51,7 @@ def perform(
 
 
 class Supervisor:
-    """The ranks of one trial on this node.
-
-    Args:
-        job_function: Function of the job; None if each rank must import it.
-        config: Configuration of the slot.
-        request: Request of the trial.
-        workdir: Scratch folder of the trial.
-        channel: Channel to the slot.
-    """
+    """The ranks of one trial on this node. If `job_function` is None, each rank imports it."""
 
     def __init__(
         self,

@@ -77,12 +77,7 @@ class Verdict:
         return self._handle_failure(dataclasses.replace(outcome, message=f"rank {rank}: {outcome.message}"))
 
     def handle_exit(self, rank: int, code: int) -> NextStep:
-        """Handle the exit of a rank's process; return the next step for the other ranks.
-
-        Args:
-            rank: Number of the rank.
-            code: Exit code; a negative one is the signal that ended the process.
-        """
+        """Handle the exit of a rank's process, whose code is negative after a signal; return the others' next step."""
         if rank in self._reported or self.decision is not None or rank in self._killed:
             return NextStep.GO_ON
         if self.is_stopping and code == -signal.SIGTERM:  # the job has no handler of SIGTERM

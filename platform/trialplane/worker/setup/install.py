@@ -68,13 +68,9 @@ class Limits:
 
 
 def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
-    """Install the requirements of a job that this Python lacks; return them as `name==version`.
+    """Install the requirements of a job that this Python lacks into a folder `target`; return them as `name==version`.
 
-    Args:
-        code: Job's folder.
-        name: Requirements file or script in that folder.
-        target: Folder for packages.
-        limits: Limits of the chart.
+    `name` is the requirements file, or the script, in the job's folder `code`.
 
     Raises:
         EntrypointError: The requirements cannot be installed in any pod, or not within the time limit.

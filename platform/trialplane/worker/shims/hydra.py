@@ -24,11 +24,7 @@ _PLUGINS: Mapping[str, Mapping[str, Sequence[Mapping[str, str]]]] = {
 
 
 def install(report: Callable[[dict[str, Any]], None]) -> None:
-    """Change Hydra in this process, now or when the job imports it.
-
-    Args:
-        report: Receives the task function's return value, by names of metrics.
-    """
+    """Change Hydra in this process, now or when the job imports it; `report` gets the task function's return value."""
     imports.on_import("hydra.core.config_store", _add_plugins)
     imports.on_import("hydra._internal.hydra", functools.partial(_report_returned, report))
 

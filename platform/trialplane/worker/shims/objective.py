@@ -36,11 +36,7 @@ class Controller(Protocol):
 
 
 class Study:
-    """The study of a trial, of which a trial's process has the directions alone.
-
-    Args:
-        directions: Directions of the objectives, "minimize" or "maximize".
-    """
+    """The study of a trial, of which a trial's process has the directions alone, as "minimize" or "maximize"."""
 
     def __init__(self, directions: Sequence[str]) -> None:
         self._names = tuple(directions)

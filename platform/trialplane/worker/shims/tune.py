@@ -182,12 +182,9 @@ _sessions: list[Session] = []
 
 
 def load(entrypoint: str) -> context.JobFunction:
-    """Import a trainable; return the function that runs it as one trial.
+    """Import a trainable, MODULE:FUNCTION; return the function that runs it as one trial.
 
     If its module starts a search of its own, the import ends there.
-
-    Args:
-        entrypoint: Module and function, as MODULE:FUNCTION.
 
     Raises:
         Invalid: The entrypoint is not a function, or the module starts its search before it defines the function.
