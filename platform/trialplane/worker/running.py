@@ -477,7 +477,7 @@ class RunningTrial:
         if rule:
             self._decide_end(TrialState.COMPLETE, f"stopped at step {step}: {rule}")
         self.pause.report(step, metrics)
-        if self.pause.is_requested:
+        if self.pause.is_requested:  # without effect if a rule was met
             self._decide_end(TrialState.PAUSED, f"paused after step {step}")
 
     def _decide_end(self, state: TrialState, message: str) -> None:

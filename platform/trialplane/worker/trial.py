@@ -327,7 +327,8 @@ def _enter_job_folder(config: records.SlotConfig, workdir: Path) -> Path:
     """
     if config.program is not None:
         return programs.folder(config.program, workdir)
-    if program.split_style(config.entrypoint)[0]:
+    style, _ = program.split_style(config.entrypoint)
+    if style:
         return programs.enter_copy(Path(config.code), workdir)
     return workdir
 

@@ -166,7 +166,7 @@ def _without_wrapper(value: Any) -> Any:
 
 
 def parameter_name(flag: str, flags: Sequence[str], destination: str) -> str:
-    """Return the name of an argument: its flag without dashes, in place of one letter its long flag or the destination.
+    """Return the name of an argument: `lr` for `--lr`; for `-l`, and without a flag, its long flag's or the destination.
 
     Args:
         flag: Flag that a command uses; "" for a positional argument.
