@@ -202,14 +202,13 @@ class Promotion:
         (rungs,) = self._rungs  # a ladder with `max: auto` has one bracket
         losses_at = {step: rungs[step].first_losses for step in self._ladder.rungs() if step <= rung}
         losses_at[rung].setdefault(trial, _comparable(losses)[0])  # `record_end` adds the trial to the rung only later
-        reached = [losses_by_trial for losses_by_trial in losses_at.values() if losses_by_trial]  # lowest rung first
-        if len(reached) < 2:
+        reached_rungs = [losses_by_trial for losses_by_trial in losses_at.values() if losses_by_trial]  # lowest rung first
+        if len(reached_rungs) < 2:  # there is no rung below to compare with
             return False
-        below, at_top = reached[-2:]
-        is_exactly_same = ranking.is_same(
-            below, at_top, noise=0.0
-        )  # mostly true, which saves the slow estimate of the noise
-        if is_exactly_same or ranking.is_same(below, at_top, ranking.estimate_noise(reached)):
+        below, at_top = reached_rungs[-2:]
+        # This is mostly true, which saves the slow estimate of the noise.
+        is_exactly_same = ranking.is_same(below, at_top, noise=0.0)
+        if is_exactly_same or ranking.is_same(below, at_top, ranking.estimate_noise(reached_rungs)):
             return False
         self.top = self._rung_above(rung)
         return True

@@ -128,14 +128,15 @@ class TuneSampler(optuna.samplers.BaseSampler):
         A trial that violates constraints, was pruned by another metric or failed by its own fault gets the worst value so
         far.
         """
-        is_pruned = trial.state == OptunaState.PRUNED and bool(trial.intermediate_values)
-        is_bad = points.violation(trial) > 0 or trial.system_attrs.get(points.BAD) or (is_pruned and not self._uses_reports)
-        if is_bad:
+        was_pruned_at_report = trial.state == OptunaState.PRUNED and bool(trial.intermediate_values)
+        was_pruned_by_other_metric = was_pruned_at_report and not self._uses_reports
+        has_failed_by_itself = bool(trial.system_attrs.get(points.BAD))
+        if points.violation(trial) > 0 or has_failed_by_itself or was_pruned_by_other_metric:
             worst = max if self._objective.direction == "minimize" else min
             return worst(self._values, default=None)
         if trial.state == OptunaState.COMPLETE:
             value = float(trial.values[0])
-        elif is_pruned:
+        elif was_pruned_at_report:
             value = float(trial.intermediate_values[max(trial.intermediate_values)])
         else:
             return None

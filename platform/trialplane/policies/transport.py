@@ -80,7 +80,7 @@ class Packing:
         self._offsets: list[int] = []  # of each array, from the start of the first one
         entries: list[list[Any]] = []  # of the header: dtype, shape, offset, count
         offset = 0
-        last_layout: tuple[Any, ...] = ()
+        last_layout: tuple[Any, ...] = ()  # of the array before
         for array, special_dtype in zip(leaves.arrays, leaves.special_dtypes, strict=True):
             size = _padded(array.nbytes)
             layout = (array.dtype, special_dtype, array.shape)
@@ -191,8 +191,8 @@ def _views(packed: Array, start: int, dtype_name: str, shape: list[int], offset:
     begin = start + offset
     # Negative numbers are refused here, because numpy gives them a meaning.
     is_negative = min(offset, count, *shape) < 0
-    has_empty_arrays = not size and count != 1  # an entry has at most one empty array, see `Packing`
-    if is_negative or has_empty_arrays or begin + size * count > packed.nbytes:
+    has_several_empty = size == 0 and count != 1  # an entry has at most one empty array, see `Packing`
+    if is_negative or has_several_empty or begin + size * count > packed.nbytes:
         raise ValueError(f"{count} arrays of {size} bytes at {offset} exceed the buffer")
     for index in range(count):
         position = begin + index * size if size else 0  # an empty array may be at the end of the buffer
