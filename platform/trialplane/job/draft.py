@@ -235,15 +235,15 @@ class Draft:
             present: The mapping.
             field_path: Path of the mapping in the draft.
             fields: The fields.
-            origins: Origins of the fields and of their parts, by their paths; or that of the whole mapping alone, by its
-                path, if it comes from a flag.
+            origins: Origins of the fields and of their parts, by their paths. A field without one has that of the mapping,
+                as with `--set 'budget={time: 1h}'`.
         """
-        origins_below = _origins_by_child(field_path, origins)
-        for name, child in fields.items():
-            child_origins = origins_below.get(name, {})
-            if not child_origins and field_path in origins:
-                child_origins = {(*field_path, name): origins[field_path]}
-            self._put(present, parents=field_path, key=name, value=child, origins=child_origins)
+        origins_by_name = _origins_by_child(field_path, origins)
+        for name, value in fields.items():
+            field_origins = origins_by_name.get(name, {})
+            if not field_origins and field_path in origins:
+                field_origins = {(*field_path, name): origins[field_path]}
+            self._put(present, parents=field_path, key=name, value=value, origins=field_origins)
 
     def _set_origins(self, field_path: Place, origins: Mapping[Place, Origin]) -> None:
         """Replace the origins of a field and of everything below it."""

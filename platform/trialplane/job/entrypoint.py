@@ -511,7 +511,8 @@ def _definitions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
         The statements by name, in their order. `import *` has the name "*".
     """
     definitions: dict[str, list[ast.stmt]] = {}
-    pending: list[tuple[ast.AST, ast.stmt]] = [(node, node) for node in reversed(tree.body)]  # nodes with their statements
+    # Nodes with their statements. The next one is taken from the end, so the first ones of the module come last.
+    pending: list[tuple[ast.AST, ast.stmt]] = [(node, node) for node in reversed(tree.body)]
     while pending:
         node, statement = pending.pop()
         names: list[str | None] = []
@@ -520,7 +521,7 @@ def _definitions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
                 names = [node.name]
             case ast.Import() | ast.ImportFrom():
                 names = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-            case ast.Name(ctx=ast.Store()):  # `run.limit = 3` only loads `run`
+            case ast.Name(ctx=ast.Store()):  # not `run.limit = 3`, which sets an attribute
                 names = [node.id]
             case ast.MatchAs() | ast.MatchStar():
                 names = [node.name]
@@ -529,7 +530,7 @@ def _definitions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
         for name in names:
             if name:
                 definitions.setdefault(name, []).append(statement)
-        if not isinstance(node, _SCOPES):
+        if not isinstance(node, _SCOPES):  # which have names of their own
             children = reversed(list(ast.iter_child_nodes(node)))
             pending += [(child, child if isinstance(child, ast.stmt) else statement) for child in children]
     return definitions

@@ -245,12 +245,12 @@ def _names_in_settings_file(job_arguments: Any, folder: Path) -> Collection[str]
 
 
 def _is_float(name: str, data: Mapping[str, Any], commented_params: Mapping[str, str]) -> bool:
-    """Return whether a parameter is a float by its value in `params` or a first point, its range, or a comment.
+    """Return whether a parameter is a float: in `params`, in the space, in the first point of `enqueue`, or in a comment.
 
     Args:
         name: Name of the parameter.
         data: Fields of the job, which may be invalid.
-        commented_params: Texts of commented parameters, by name.
+        commented_params: Texts of the parameters that the job file lists as comments, by name.
     """
     points = data.get("enqueue")
     first_point = points[0] if isinstance(points, list) and points else None

@@ -48,7 +48,7 @@ class _Algorithm(models.Model):
 
     @property
     def choice(self) -> Choice:
-        """Its class and the options of that. The options of a class of another package are unknown, and so empty."""
+        """Class of the algorithm with its options. Those of a class of another package are unknown, and so empty."""
         if is_class(self.name):
             objectives = 1 if self.name.startswith(_TUNE) else None  # the platform gives a searcher of Ray Tune one metric
             return Choice(cls=self.name, options={}, platform={"seed": "seed"}, objectives=objectives)

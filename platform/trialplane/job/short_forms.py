@@ -35,17 +35,16 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     """
     name, _, definition = text.partition("=")
     name, definition = name.strip(), definition.strip()
-    if _IN_YAML.search(definition) and re.fullmatch(values.NAME, name):
-        return name, {"type": "categorical", "choices": _choices(name, definition, source)}
-    range_match = _RANGE.fullmatch(definition)
     choices = [choice.strip() for choice in _split_choices(definition)]
-    is_valid = range_match is not None or not any(_NO_CHOICE.fullmatch(choice) for choice in choices)
-    if not is_valid or not re.fullmatch(values.NAME, name):
-        usage = "write NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C"
-        raise SpecError([Issue(("space",), f"{text!r} is not a parameter; {usage}", source=source)])
-    if range_match is not None:
-        return name, _range_fields(*range_match.groups())
-    return name, {"type": "categorical", "choices": [document.scalar(choice, source) for choice in choices]}
+    if re.fullmatch(values.NAME, name):
+        if _IN_YAML.search(definition):  # [A,B],[A,B,C]
+            return name, {"type": "categorical", "choices": _yaml_choices(name, definition, source)}
+        if range_match := _RANGE.fullmatch(definition):
+            return name, _range_fields(*range_match.groups())
+        if not any(_NO_CHOICE.fullmatch(choice) for choice in choices):
+            return name, {"type": "categorical", "choices": [document.scalar(choice, source) for choice in choices]}
+    usage = "write NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C"
+    raise SpecError([Issue(("space",), f"{text!r} is not a parameter; {usage}", source=source)])
 
 
 def _split_choices(definition: str) -> list[str]:
@@ -107,7 +106,7 @@ def with_float_range(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "type": "float", **numbers}
 
 
-def _choices(name: str, definition: str, source: str) -> list[Any]:
+def _yaml_choices(name: str, definition: str, source: str) -> list[Any]:
     """Return the choices in a text with lists, mappings or quoted texts.
 
     Args:

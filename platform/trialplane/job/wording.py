@@ -235,7 +235,10 @@ def _find_model(annotation: Any, *, enters_items: bool = True) -> type[models.Mo
 
 
 def _field_names(field_path: Place, data: Mapping[str, Any]) -> Collection[str]:
-    """Return the names of the fields that users may write at a path, for hints. Empty if it is the path of no model."""
+    """Return the names of the fields that users may write below a path, for hints: low, high … below ("space", "lr").
+
+    Empty if no fields are known there.
+    """
     model: type[models.Model] | None = kinds.kind_class(data.get("kind"))
     for step in field_path:
         if model and step in model.model_fields:  # other steps are keys and indices

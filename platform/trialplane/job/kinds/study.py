@@ -554,7 +554,13 @@ def _schedule_issues(job: Study, field: Place, params: Mapping[str, Any]) -> Ite
 
 
 def _value_issues(job: Study, field: Place, params: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield issues of values of parameters in a field: unknown parameters, and values outside of the space."""
+    """Yield issues of values of parameters in a field: unknown parameters, and values outside of the space.
+
+    Args:
+        job: The job, whose space is not code.
+        field: Path of the field.
+        params: Values of the parameters, by name.
+    """
     assert not isinstance(job.space, str)
     for name, value in params.items():
         if name not in job.space:
