@@ -212,3 +212,19 @@ def test_names_in_an_output_that_are_those_of_objectives() -> None:
     assert guess.candidates(f"Last reward: 9, {'x' * 100} reward: 8") == ["last_reward", "reward"]
     assert guess.objective({"valid_0_l2": 3.0}) == {"metric": "valid_0_l2", "direction": "minimize"}
     assert guess.objective({"val_f1": 0.5, "x": 1.0}) == {"metric": "val_f1", "direction": "maximize"}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "objective"),
+    [
+        ("Loss Train Val Test", ("Val", "maximize")),
+        ("train_loss Test", ("Test", "maximize")),
+        ("loss val_loss Val", ("val_loss", "minimize")),
+        ("loss accuracy Val", ("accuracy", "maximize")),
+        ("Train Val Test", None),
+    ],
+)
+def test_a_metric_named_by_its_data_alone_is_a_score_beside_a_loss(metrics: str, objective: tuple[str, str] | None) -> None:
+    fields = guess.objective(dict.fromkeys(metrics.split(), 0.5))
+    assert (fields and (fields["metric"], fields["direction"])) == objective
+    assert guess.possible_objective(metrics.split()) == guess.data_alone(metrics.split())

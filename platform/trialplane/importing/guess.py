@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from trialplane.importing import search
@@ -423,12 +423,16 @@ def _round(value: float) -> float:
 def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
     """Return an objective among metrics that a script has printed. None if none of them is named as a loss or a score.
 
-    The first metric with the highest `objective_rank` is the objective.
+    The first metric with the highest `objective_rank` is the objective. Beside a loss that is not of held-out data, it is a
+    metric named only by such data, which must be a score: `Val` of `Loss: 0.9, Train: 0.7, Val: 0.6`.
 
     Args:
         metrics: Values by name.
     """
     best = max(filter(is_measure, metrics), key=objective_rank, default=None)
+    score = data_alone(metrics)
+    if best is not None and score and not is_held_out(best) and _words(best) & _LOSSES:
+        return {"metric": score, "direction": "maximize"}
     return None if best is None else {"metric": best, "direction": direction(best)}
 
 
@@ -501,8 +505,16 @@ def possible_objective(metrics: Sequence[str]) -> str:
 
     It could be an objective although its name is not that of a loss or a score.
     """
+    if (name := data_alone(metrics)) != "":
+        return name
     other_words = _NO_SEARCH | _LOGARITHMIC | _word_set("time dur duration seconds total eps memory")
     return next((name for name in reversed(metrics) if not _words(name) & other_words), "")
+
+
+def data_alone(metrics: Iterable[str]) -> str:
+    """Return the metric whose name has only words of held-out data, that of validation first; "" if there is none."""
+    names = [name for name in metrics if _words(name) and _words(name) <= _HELD_OUT]
+    return next((name for name in names if _words(name) <= _VALIDATION), next(iter(names), ""))
 
 
 def candidates(text: str) -> list[str]:

@@ -808,8 +808,10 @@ def _requested_objective(
 def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -> tuple[str, str]:
     """Return a message that the objective in a job's file is a placeholder, and the option of `submit` that replaces it."""
     reason, remedy = _placeholder_remark(job, result)
-    metric = shlex.quote(guess.possible_objective(_metrics(result)) or "METRIC")
-    return f"{reason}, so the objective in {file} is a placeholder: {remedy}", f" --objective {metric}:min"
+    metrics = _metrics(result)
+    metric = shlex.quote(guess.possible_objective(metrics) or "METRIC")
+    direction = "max" if guess.data_alone(metrics) else "min"  # `Val` alone is usually an accuracy
+    return f"{reason}, so the objective in {file} is a placeholder: {remedy}", f" --objective {metric}:{direction}"
 
 
 def _placeholder_remark(job: ScriptJob, result: smoke.Smoke | None) -> tuple[str, str]:

@@ -387,16 +387,16 @@ def _candidates(output: str, requested: Collection[str]) -> tuple[str, ...]:
     return tuple(names)[:_MOST_CANDIDATES]
 
 
-def names_in_code(texts: Iterable[str], seen: Iterable[str]) -> list[str]:
+def names_in_code(texts: Iterable[str], metrics: Iterable[str]) -> list[str]:
     """Return the losses and scores that Python code prints and a run has not shown, the best objective first.
 
     Args:
         texts: Texts of the code.
-        seen: Names that the run has shown.
+        metrics: Names that the run has shown.
     """
     output = "\n".join(line for text in texts for line in prints.lines(text))
-    seen_spellings = set(map(spelling, seen))
-    names = [name for name in _candidates(output, ()) if spelling(name) not in seen_spellings]
+    spellings = set(map(spelling, metrics))
+    names = [name for name in _candidates(output, ()) if spelling(name) not in spellings]
     return sorted(names, key=guess.objective_rank, reverse=True)
 
 
