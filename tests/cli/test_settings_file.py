@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import made, write
 
 from trialplane.cli.init_from import settings_file
 
@@ -115,3 +116,31 @@ def test_a_module_of_optimizers_is_no_settings_file(tmp_path: Path) -> None:
     assert settings_file.named("--opt adamw", tmp_path)[0] == ""
     (tmp_path / "options" / "adamw.yaml").write_text("lr: 0.1\n")
     assert settings_file.named("--opt adamw", tmp_path)[0] == "options/adamw.yaml"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config-xor", "[net]\nwidth = 8\ndrop = 1.0\n"),
+        ("values", "net: {width: 8, drop: 1.0}\n"),
+        ("conf.txt", '{"net": {"width": 8, "drop": 1.0}}'),
+        ("conf/base", "[net]\nwidth = 8\ndrop = 1.0\n[optimizer]\nname = 'adam'\n"),
+    ],
+)
+def test_a_file_that_a_script_names_is_read_by_its_content(platform, workplace: Path, name: str, text: str) -> None:
+    folder = write(workplace / "src", {name: text, "notes": "width 8\n"})
+    (folder / "fit.py").write_text(f'import os, other\nother.read("notes")\nother.run(os.path.join(HOME, "{name}"))\n')
+    result = platform("init", "--from", "src/fit.py", "--space", "width=4..16", "--space", "drop=0..2", "--no-smoke")
+    assert result.exit_code == 0, result.stderr
+    job = made()
+    assert job.arguments.file == name
+    assert {key: parameter.type for key, parameter in job.space.items()} == {"net.width": "int", "net.drop": "float"}
+
+
+def test_a_file_without_a_suffix_needs_the_name_of_settings_or_the_requested_parameters(platform, workplace: Path) -> None:
+    folder = write(workplace / "src", {"table": "lr: 0.1\n", "config-net": "lr = 0.1\n"})
+    for name, file in (("table", ""), ("config-net", "config-net")):
+        (folder / "fit.py").write_text(f'import other\nother.run("{name}")\n')
+        assert platform("init", "--from", "src/fit.py", "--no-smoke").exit_code == 0
+        assert made().arguments.file == file
+        (folder / "job.yaml").unlink()

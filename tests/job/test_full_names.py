@@ -60,6 +60,19 @@ def test_an_option_searches_the_parameter_of_a_job(tmp_path: Path, job: str) -> 
     assert _searched(tmp_path, job, "batch_size") == {"regression.batch_size"}
 
 
+@pytest.mark.parametrize(("value", "type_"), [("1.0", "float"), ("1", "int")])
+@pytest.mark.parametrize("sets", [(), ("arguments={file: settings-net}",)])
+def test_a_range_of_a_parameter_in_a_file_of_any_name_has_the_type_of_its_value(
+    tmp_path: Path, value: str, type_: str, sets: tuple[str, ...]
+) -> None:
+    (tmp_path / "settings-net").write_text(f"[net]\ndrop = {value}\n")
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text(JOB + ("" if sets else "arguments: {file: settings-net}\n"))
+    fields = {"type": "int", "low": 0, "high": 2}
+    job = load.load_job(tmp_path, sets=sets, overrides={"space.drop": Flag(fields, "--space drop=0..2")})
+    assert {name: job.search.space[name].type for name in job.search.names} == {"net.drop": type_}
+
+
 def test_what_a_job_does_not_name_is_a_new_parameter(tmp_path: Path) -> None:
     assert _searched(tmp_path, "params: {regression.batch_size: 8}\n", "depth") == {"depth"}
     assert _searched(tmp_path, "arguments: hydra\nparams: {lr: 8}\n", "optim.lr") == {"optim.lr"}

@@ -77,6 +77,7 @@ _LOADS = re.compile(
     r"\b(?:safe_load|full_load|yaml\.load|tomllib\.load|toml\.load|OmegaConf\.load|json\.load|ConfigParser)\("
 )
 _SHORT_TEXT = re.compile(r"""["']([\w-]{1,40})["']""")  # "base"
+_FILE_TEXT = re.compile(r"""["'](?!/)([\w./-]{1,200})["']""")  # "config-feedforward"
 _HYDRA_NAME = re.compile(r"""config_name=["'](\w+)["']""")  # in a call of Hydra's `compose`
 # A module with the values of a script: `config`, `hparams`, `constants`.
 _CONFIG_MODULE = re.compile(
@@ -150,6 +151,7 @@ class Script:
         returned: With HYDRA and SACRED, expression that the decorated function returns, or "".
         is_module: Whether it imports from its own package, as in `from .model import Model`.
         settings: Names in its text, or patterns of names, of settings files that may have its parameters.
+        texts: Texts in it that may be relative paths of files, such as `config-feedforward`.
         config_modules: Those of them that are modules which it imports.
         takes_file: Whether `sys.argv[1]` may name such a file.
         command: With COMMAND, words of the command line that starts it, with {NAME} for the values of its options.
@@ -182,6 +184,7 @@ class Script:
     returned: str = ""
     is_module: bool = False
     settings: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
     config_modules: tuple[str, ...] = ()
     takes_file: bool = False
     command: tuple[str, ...] = ()
@@ -278,6 +281,7 @@ def read(
         returned=form.returned,
         is_module=any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree)),
         settings=(*settings_files, *config_modules),
+        texts=tuple(dict.fromkeys(_FILE_TEXT.findall(all_text))),
         config_modules=config_modules,
         takes_file=takes_file,
         values=values,

@@ -187,8 +187,7 @@ def load_job(
     is_valid_profile = profile in (None, *profiles)
     profile_data = [] if is_valid_profile else [job_file.data["profiles"][name] for name in profiles]
     known_names = fixed_params.parameter_names(base.data, job_draft.data, *profile_data)
-    names_in_file = _names_in_settings_file(job_draft.data.get("arguments"), folder)
-    overridden = _apply_overrides(job_draft, sets, overrides or {}, commented_params, {*known_names, *names_in_file})
+    overridden = _apply_overrides(job_draft, folder, sets, overrides or {}, commented_params, known_names)
     issues += fixed_params.override_issues(job_draft, overridden, known_names)
     if kind_issues := _kind_issues(job_draft, kind):  # other issues would be about the wrong kind
         raise SpecError(kind_issues)
@@ -229,32 +228,35 @@ def _commented_params(file: Path) -> dict[str, str]:
     return dict(_COMMENTED_PARAM.findall(file.read_text(encoding="utf-8")))
 
 
-def _names_in_settings_file(job_arguments: Any, folder: Path) -> Collection[str]:
-    """Return the names of the values in the settings file of a job; none without one, or if it cannot be read.
+def _values_in_settings_file(job_arguments: Any, folder: Path) -> Mapping[str, Any]:
+    """Return the values in the settings file of a job, by dotted name; {} without one, or if it cannot be read.
 
     Args:
         job_arguments: Field `arguments` of the job, which may be invalid.
         folder: Folder of the job.
     """
     name = job_arguments.get("file") if isinstance(job_arguments, dict) else job_arguments
-    if not isinstance(name, str) or not name.endswith(settings.SUFFIXES):
-        return ()
+    if not isinstance(name, str) or not (isinstance(job_arguments, dict) or name.endswith(settings.SUFFIXES)):
+        return {}
     with contextlib.suppress(OSError, ValueError):  # an issue, which the validation finds
-        return settings.spans((folder / name).read_text(encoding="utf-8"), name).keys()
-    return ()
+        return settings.values((folder / name).read_text(encoding="utf-8"), name)
+    return {}
 
 
-def _is_float(name: str, data: Mapping[str, Any], commented_params: Mapping[str, str]) -> bool:
-    """Return whether a parameter is a float: in `params`, in the space, in the first point of `enqueue`, or in a comment.
+def _is_float(
+    name: str, data: Mapping[str, Any], values_in_file: Mapping[str, Any], commented_params: Mapping[str, str]
+) -> bool:
+    """Return whether a parameter is a float: in a file, `params`, the space, the first point of `enqueue`, or a comment.
 
     Args:
         name: Name of the parameter.
         data: Fields of the job, which may be invalid.
+        values_in_file: Values in the settings file of the job, by dotted name.
         commented_params: Texts of the parameters that the job file lists as comments, by name.
     """
     points = data.get("enqueue")
     first_point = points[0] if isinstance(points, list) and points else None
-    sections = [data.get("params"), data.get("space"), first_point]
+    sections = [data.get("params"), data.get("space"), first_point, values_in_file]
     definitions = [section[name] for section in sections if isinstance(section, dict) and name in section]
     with contextlib.suppress(SpecError):  # a comment may be any text
         definitions.append(document.scalar(commented_params.get(name, ""), name))
@@ -265,6 +267,7 @@ def _is_float(name: str, data: Mapping[str, Any], commented_params: Mapping[str,
 
 def _apply_overrides(
     job_draft: Draft,
+    folder: Path,
     sets: Sequence[str],
     overrides: Mapping[str, Any],
     commented_params: Mapping[str, str],
@@ -274,6 +277,7 @@ def _apply_overrides(
 
     Args:
         job_draft: Draft to change.
+        folder: Folder of the job.
         sets: Assignments `field=value`.
         overrides: Dotted field → value or `Flag`.
         commented_params: Texts of the parameters that the job file lists as comments, by name.
@@ -293,6 +297,7 @@ def _apply_overrides(
         field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
         job_draft.set(field_path, value, Origin(source))
         overridden[f"--set {assignment_text}"] = (field_path, value)
+    values_in_file = _values_in_settings_file(job_draft.data.get("arguments"), folder)
     for field, value_or_flag in overrides.items():
         is_flag = isinstance(value_or_flag, Flag)
         value, source = value_or_flag if is_flag else (value_or_flag, "--" + field.replace("_", "-"))
@@ -302,12 +307,13 @@ def _apply_overrides(
         is_space_flag = source.startswith("--space ")
         if is_space_flag and arguments.HYDRA not in str(job_draft.data.get("arguments")):  # its other names are unknown
             try:
-                name = fixed_params.full_name(str(field_path[1]), {*known_names, *commented_params}, source)
+                names = {*known_names, *commented_params, *values_in_file}
+                name = fixed_params.full_name(str(field_path[1]), names, source)
             except SpecError as error:
                 job_draft.issues += error.issues
                 continue
             field_path = ("space", name)
-        if is_space_flag and _is_float(str(field_path[1]), without_overrides.data, commented_params):
+        if is_space_flag and _is_float(str(field_path[1]), without_overrides.data, values_in_file, commented_params):
             value = short_forms.with_float_range(value)  # `--space lr=0..1` has whole numbers, and lr is a float
         if source.startswith("--objective ") and job_draft.data.keys() & {"script", "command"}:
             value = [{**objective, "metric": mlflow_names.program_metric(objective["metric"])} for objective in value]

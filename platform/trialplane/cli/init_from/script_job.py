@@ -269,7 +269,9 @@ def build_with_file(
     parsed_script = dataclasses.replace(parsed_script, style=Style.SETTINGS, config=file.name)
     items = [arguments.escaped(text) for text in file.arguments or ()]
     items += [item for option in file.required for item in _option_items(option, arguments.FLAGS, "", lacks_value=True)]
-    field = {"items": items, "file": file.name} if items else file.name
+    field: Any = file.name
+    if items or not file.name.endswith(settings.SUFFIXES):
+        field = {"items": items, "file": file.name} if items else {"file": file.name}
     job = build(name, parsed_script, Declared((*file.options, *file.required)), start, requested_space)
     return dataclasses.replace(job, arguments=field)
 

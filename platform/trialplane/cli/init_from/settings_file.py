@@ -95,10 +95,17 @@ def find(file: Path, parsed_script: Script, requested: Collection[str] = (), obj
             patterns = [pattern for pattern in patterns if parsed_script.needs_file and pattern.startswith("*")]
         searched = set(requested) - {option.name for option in parsed_script.values}
         options_by_name: dict[str, tuple[Option, ...]] = {}
-        for name in dict.fromkeys(name for pattern in patterns for name in _files(folder, pattern, is_home)):
+        # Files without a known suffix are chosen for their content.
+        by_content = [
+            name for name in parsed_script.texts if is_home and stage is None and _has_unknown_format(folder, name)
+        ]
+        for name in dict.fromkeys([name for pattern in patterns for name in _files(folder, pattern, is_home)] + by_content):
             options = _section_options(folder / name, sections)
+            is_likely = name not in by_content or _has_config_path(PurePath(name))
             is_relevant = (
-                stage is not None or _has_requested(options, searched) or _is_worth_search(name, options, parsed_script)
+                stage is not None
+                or _has_requested(options, searched)
+                or (is_likely and _is_worth_search(name, options, parsed_script))
             )
             if options and is_relevant:
                 options_by_name[name] = options
@@ -175,6 +182,12 @@ def _may_have_settings(file: Path) -> bool:
         return script_folder.exists(file)
     # The texts in a .env file may be secrets.
     return script_folder.exists(file) and file.is_file() and file.stat().st_size <= _MOST_BYTES and ".env" not in file.name
+
+
+def _has_unknown_format(folder: Path, name: str) -> bool:
+    """Return whether a folder or one below it has a small file of a name whose suffix does not say that it has settings."""
+    is_below = os.pardir not in PurePath(name).parts
+    return is_below and not name.endswith(settings.SUFFIXES) and _may_have_settings(folder / name)
 
 
 def is_configuration(file: Path, folder: Path) -> bool:
