@@ -126,8 +126,8 @@ def test_the_log_of_a_trial_reads_the_attempts_at_that_trial_alone(
             log = run.trial_log(1, attempt)
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text(f"attempt {attempt}")
-        row = reading.row
-        monkeypatch.setattr(reading, "row", lambda *given: read.append(row(*given)) or read[-1])
+        row = reading.trial_row
+        monkeypatch.setattr(reading, "trial_row", lambda *given: read.append(row(*given)) or read[-1])
         assert site.ask("GET", "/runs/toy/log?trial=1").data == b"attempt 2"
         assert site.ask("GET", "/runs/toy/log?trial=1&attempt=1").data == b"attempt 1"
         assert {attempt.trial for attempt in read} == {1}

@@ -181,7 +181,7 @@ class _ReportedEvents:
         ended_attempts = [attempt for attempt in progress.attempts if attempt.end_number is not None]
         for attempt in sorted(ended_attempts, key=lambda attempt: attempt.end_number or 0):  # in the order of their ends
             self._running_numbers.discard(attempt.request.number)
-            row = reading.row(self._job, attempt, progress.is_alive)
+            row = reading.trial_row(self._job, attempt, progress.is_alive)
             yield TrialEnded(row) if row.state.is_ended else TrialInterrupted(row)
 
 
@@ -212,7 +212,7 @@ def _attempt_moments(job: Job, attempt: Attempt, *, is_alive: bool) -> list[Mome
     title = f"{job.noun} {request.trial}{attempt_text}"
     if outcome is None:
         return [Moment(None, f"{title} runs" if is_alive else f"{title} was lost with its controller")]
-    row = reading.row(job, attempt, is_alive)
+    row = reading.trial_row(job, attempt, is_alive)
     # A stopped attempt has a message that says so.
     failure = "" if row.failure in (None, FailureClass.STOPPED) else f" ({row.failure})"
     values = zip(job.objectives, row.values, strict=False)  # an attempt without a result has no values

@@ -218,7 +218,7 @@ class LocalTarget:
         if not ended_attempts:  # the usual case while a display polls, which then need not read the job
             return EndedRows(position, rows=[])
         job = folder.load_job(files)
-        return EndedRows(position, [reading.row(job, attempt, alive=True) for attempt in ended_attempts])
+        return EndedRows(position, [reading.trial_row(job, attempt, alive=True) for attempt in ended_attempts])
 
     @_map_system_errors
     def attempts(self, run: str, after: int) -> AttemptsRead:

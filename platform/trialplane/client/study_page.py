@@ -142,7 +142,7 @@ class StudyPage:
         reports_read = target.curves(name, self._mark)
         self._mark = reports_read[-1].mark if reports_read else self._mark
         reports = system_metrics.without_samples(reports_read)
-        rows_read = {attempt.request.number: reading.row(self._job, attempt, alive) for attempt in ledger_attempts}
+        rows_read = {attempt.request.number: reading.trial_row(self._job, attempt, alive) for attempt in ledger_attempts}
         new_rows = {number: row for number, row in rows_read.items() if self._attempts.get(number) != row}
         has_changed = bool(new_rows or reports) or status != self._status
         self._attempts |= new_rows

@@ -44,7 +44,7 @@ def make(job: Job, status: RunStatus, source: Source) -> str:
     """
     page.plotly_file()  # raises if it is not installed
     attempts = _attempts(source)
-    rows = [reading.row(job, attempts[number], alive=False) for number in sorted(attempts)]
+    rows = [reading.trial_row(job, attempts[number], alive=False) for number in sorted(attempts)]
     record = RunRecord(job, status, rows, _reports(source))
     run_content = content.content(record, PageContext(flags="", is_named=False, prices=None, now=time.time()))
     text = page.page(status.run, [run_content])

@@ -18,15 +18,15 @@ from typing import Any, Literal, TypeVar, cast
 from trialplane import errors
 from trialplane.gateway.limits import Limit
 from trialplane.ledger import archive
+from trialplane.ledger.archive import InvalidToken
 from trialplane.ledger.attempts import Attempt
 from trialplane.ledger.namespaces import Ledgers
-from trialplane.ledger.served import InvalidToken, Served
+from trialplane.ledger.served import Served
 from trialplane.wire import labels, ledger, records
 from trialplane.wire.ledger import Address
 from trialplane.wire.records import ReportRow, RunStatus, TrialOutcome, TrialRequest
 
 R = TypeVar("R", TrialRequest, RunStatus)
-T = TypeVar("T")
 
 CONNECTIONS = 4  # limit for one run: its controller's, its exporter's, and broken ones that are not yet detected
 MAX_RUNS = 100  # default limit of open ledgers: each needs a connection to PostgreSQL
@@ -178,14 +178,16 @@ class Connection:
             LedgerError: The database refuses to open the ledger, for example because another connection has the lock.
         """
         service = self._service
-        limit, namespace_limit = service.max_runs, service.max_runs_per_namespace
-        if epoch is None:  # some connections are reserved for controllers that reconnect, because they have running trials
-            limit -= limit // _RESERVED_SHARE
+        total_limit, namespace_limit = service.max_runs, service.max_runs_per_namespace
+        is_new = epoch is None
+        if is_new:  # some connections are reserved for controllers that reconnect, because they have running trials
+            total_limit -= total_limit // _RESERVED_SHARE
             namespace_limit -= namespace_limit // _RESERVED_SHARE
-        if not service.open_ledgers.enter(address.namespace, namespace_limit, limit):
-            is_total_reached = service.open_ledgers.total >= limit
-            open_runs = f"{limit} runs open" if is_total_reached else f"{namespace_limit} runs of {address.namespace} open"
-            raise _limit_failure(address.run, open_runs, has_reserve=epoch is None)
+        if not service.open_ledgers.enter(address.namespace, namespace_limit, total_limit):
+            open_runs = f"{namespace_limit} runs of {address.namespace} open"
+            if service.open_ledgers.total >= total_limit:
+                open_runs = f"{total_limit} runs open"
+            raise _limit_failure(address.run, open_runs, has_reserve=is_new)
         try:
             url, budget = service.ledgers.url(address.namespace), service.ledgers.budgets[address.namespace]
             return Served(url, self._run, _directions(directions), self._digest, budget, epoch)
@@ -213,7 +215,7 @@ class Connection:
                 self._close_ledger()
                 return ledger.Written()
             case ledger.ReadAttempts(after=after, order=order, most=limit):
-                attempts = _require_token(self._archive().attempts_after(self._run, self._digest, after, order, limit))
+                attempts = self._archive().attempts_after(self._run, self._digest, after, order, limit)
                 # "{}": these reads leave out Optuna's view of an attempt and the state of the samplers.
                 stored = [
                     ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.end_number, optuna="{}")
@@ -221,7 +223,7 @@ class Connection:
                 ]
                 return ledger.AttemptsLoaded(tuple(stored), "{}")
             case ledger.ReadReports(after=after):
-                page = _require_token(self._archive().reports_after(self._run, self._digest, after))
+                page = self._archive().reports_after(self._run, self._digest, after)
                 return ledger.ReportsLoaded(tuple(page.rows), page.more)
         if self._storage is None:
             raise Failure(ledger.UNOPENED, f"the ledger of {self._run} was not opened on this connection")
@@ -298,13 +300,6 @@ def _limit_failure(run: str, open_runs: str, *, has_reserve: bool) -> Failure:
         "until an administrator raises gateway.maxRuns in the chart's values, together with "
         "postgresql.parameters.max_connections",
     )
-
-
-def _require_token(result: T | None) -> T:
-    """Return the result of a read. Raise InvalidToken if it is None, because the token no longer opens the run."""
-    if result is None:
-        raise InvalidToken
-    return result
 
 
 def _check_status(status: RunStatus, size: int) -> None:

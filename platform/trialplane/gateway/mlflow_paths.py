@@ -14,10 +14,11 @@ _CALLS = re.compile(
     r"|(?:datasets|experiments|logged-models|metrics|model-versions|registered-models|runs|traces|workspaces)(?:/.+)?)"
 )
 _ARTIFACTS = re.compile(r"/(?:ajax-)?api/2\.0/mlflow-artifacts/artifacts(?:/.*)?")
-_WORKSPACE = re.compile(r"/(?:ajax-)?api/[23]\.0/mlflow/workspaces/([^/]+)(?:/.*)?")
-_PAGES = re.compile(r"/|/(?:version|graphql|get-artifact|model-versions/get-artifact|static-files/.+)")
-_READS = re.compile(r".*/(?:graphql|metrics|(?:search|get|batch[Gg]et|calculate)[\w-]*)")  # requests with a body that read
-_DELETES = re.compile(r".*/delete[\w-]*")
+_WORKSPACE = re.compile(r"/(?:ajax-)?api/[23]\.0/mlflow/workspaces/([^/]+)(?:/.*)?")  # group 1: the workspace
+_PAGES = re.compile(r"/|/(?:version|graphql|get-artifact|model-versions/get-artifact|static-files/.+)")  # of MLflow's UI
+# Requests with a body that only read, such as `/api/2.0/mlflow/runs/search`.
+_READS = re.compile(r".*/(?:graphql|metrics|(?:search|get|batch[Gg]et|calculate)[\w-]*)")
+_DELETES = re.compile(r".*/delete[\w-]*")  # such as `/api/2.0/mlflow/runs/delete-tag`
 
 
 def allowed_path(target: str) -> str | None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from starlette.responses import Response
 
@@ -36,7 +36,6 @@ from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState, TrialState
 
 Options = Mapping[str, str]  # the query of a request, by name
-T = TypeVar("T")
 
 
 class Refusal(Exception):
@@ -45,6 +44,17 @@ class Refusal(Exception):
     def __init__(self, status: int, text: str) -> None:
         self.status = status
         super().__init__(text)
+
+
+# Errors for which a request gets a response; others are bugs.
+_ANSWERED_ERRORS = (
+    Refusal,
+    callers.TokenRefused,
+    callers.TokenUnchecked,
+    errors.RunNotFound,
+    errors.LedgerError,
+    archive.DATABASE_ERRORS,
+)
 
 
 class Dispatcher:
@@ -104,29 +114,25 @@ class Gateway:
         self, route: Route, run: str, options: Options, token: str, count_request: CountRequest = lambda _: True
     ) -> Response:
         """Return the response to a request about a run, or about all runs if `run` is ""; see `Dispatcher.answer`."""
-
-        def respond() -> Response:
-            """Authenticate and authorize the user, count the request, and return the response of the route."""
-            assert route.answer is not None  # routes for laptops have a function
+        assert route.answer is not None  # routes for laptops have a function
+        try:
             user = self._users.user(token)
             if not count_request(user.namespace):
                 raise Refusal(429, limits.limit_message(user.namespace))
             self._authorize(route, user, run)
             return route.answer(self, run, options)
-
-        return _result_or_error_response(respond)
+        except _ANSWERED_ERRORS as error:
+            return _response_to(error)
 
     def user(self, token: str) -> User | Response:
         """Return the user of a token for MLflow, or the response that refuses the token."""
-
-        def authenticate() -> User:
-            """Return the user; raise an error if the token is not valid here."""
+        try:
             user = self._users.user(token)
-            if not user.may_see(self._namespace):
-                raise Refusal(403, "MLflow's records here are for the users of another namespace")
-            return user
-
-        return _result_or_error_response(authenticate)
+        except _ANSWERED_ERRORS as error:
+            return _response_to(error)
+        if not user.may_see(self._namespace):
+            return error_response(403, "MLflow's records here are for the users of another namespace")
+        return user
 
     def _authorize(self, route: Route, user: User, run: str) -> None:
         """Check that a user has the authority for a route.
@@ -164,13 +170,13 @@ class Gateway:
 
     def attempts(self, run: str, options: Options) -> Response:
         """Return a page of attempts, by number."""
-        rows, after = self._runs.attempts(run, _integer(options, "after", -1))
-        return json_response({"rows": rows, "next": None if after is None else {"after": after}})
+        rows, next_after = self._runs.attempts(run, _integer(options, "after", -1))
+        return json_response({"rows": rows, "next": None if next_after is None else {"after": next_after}})
 
     def ends(self, run: str, options: Options) -> Response:
         """Return a page of the attempts that ended after the query's `after`, the number of an end."""
-        rows, after, end_number = self._runs.ended_attempts(run, _integer(options, "after", 0))
-        return json_response({"end_number": end_number, "rows": rows, "next": None if after is None else {"after": after}})
+        rows, last_end, more = self._runs.ended_attempts(run, _integer(options, "after", 0))
+        return json_response({"end_number": last_end, "rows": rows, "next": {"after": last_end} if more else None})
 
     def reports(self, run: str, options: Options) -> Response:
         """Return a page of reports, in the order in which they arrived.
@@ -231,8 +237,8 @@ class Gateway:
         attempt of the previous page. The stored JSON is copied into the response without parsing it, because hostile JSON
         would take thirty times its size in memory.
         """
-        until = _integer(options, "until", 0) if "until" in options else None
-        page = self._runs.attempts_since(run, _integer(options, "after", 0), _integer(options, "number", -1), until)
+        after, last_number = _integer(options, "after", 0), _integer(options, "number", -1)
+        page = self._runs.attempts_since(run, after, last_number, _optional_integer(options, "until"))
         texts = (
             f'{{"end_number":{json.dumps(end_number)},"request":{request},"outcome":{outcome or "null"},"optuna":{optuna}}}'
             for end_number, request, outcome, optuna, _ in page.stored
@@ -253,16 +259,15 @@ class Gateway:
         the controller's log. Headers have the offset of the next piece, and whether the log may have more bytes later.
         """
         alive = self._runs.is_alive(run)
-        log_id, is_growing = LogId(), True  # the controller's log
-        if "trial" in options:
-            trial, attempt, worker = (
-                _integer(options, name, 0) if name in options else None for name in ("trial", "attempt", "worker")
-            )
-            assert trial is not None
-            row = self._runs.attempt(run, trial, attempt)
+        trial = _optional_integer(options, "trial")
+        if trial is None:
+            log_id, is_growing = LogId(), True  # the controller's log
+        else:
+            row = self._runs.attempt(run, trial, _optional_integer(options, "attempt"))
             if row is None:
                 raise Refusal(404, f"{run} has not started that attempt at trial {trial}")
-            log_id, is_growing = LogId(trial, row.attempt, number=row.first, worker=worker), row.state is TrialState.RUNNING
+            log_id = LogId(trial, row.attempt, number=row.first, worker=_optional_integer(options, "worker"))
+            is_growing = row.state is TrialState.RUNNING
         try:
             piece = self._piece(run, log_id, _integer(options, "from", 0), alive=alive, is_growing=is_growing)
         except NoLog as error:
@@ -310,24 +315,22 @@ class Gateway:
         return json_response({"deleting": run})
 
 
-def _result_or_error_response(action: Callable[[], T]) -> T | Response:
-    """Return the result of an action, or the response for its error."""
-    try:
-        return action()
-    except Refusal as refusal:
-        return error_response(refusal.status, str(refusal))
-    except callers.TokenRefused as error:
-        return error_response(401 if error.is_renewable else 403, str(error))
-    except callers.TokenUnchecked as error:
-        return error_response(503, str(error), cluster.UNCHECKED)
-    except errors.RunNotFound as error:
-        return error_response(404, str(error))
-    except errors.LedgerLocked as error:
-        return error_response(409, str(error))
-    except errors.LedgerError as error:
-        return error_response(503, str(error))
-    except archive.DATABASE_ERRORS as error:
-        return error_response(503, archive.unavailable(error))
+def _response_to(error: Exception) -> Response:
+    """Return the response to a request that one of `_ANSWERED_ERRORS` has ended."""
+    match error:
+        case Refusal():
+            return error_response(error.status, str(error))
+        case callers.TokenRefused():
+            return error_response(401 if error.is_renewable else 403, str(error))
+        case callers.TokenUnchecked():
+            return error_response(503, str(error), cluster.UNCHECKED)
+        case errors.RunNotFound():
+            return error_response(404, str(error))
+        case errors.LedgerLocked():
+            return error_response(409, str(error))
+        case errors.LedgerError():
+            return error_response(503, str(error))
+    return error_response(503, archive.unavailable(error))
 
 
 def _unknown_namespace_response(namespace: str) -> Response:
@@ -336,8 +339,14 @@ def _unknown_namespace_response(namespace: str) -> Response:
 
 def _integer(options: Options, name: str, default: int) -> int:
     """Return an integer of the query, or the default if the query lacks it. Raise Refusal for any other text."""
+    number = _optional_integer(options, name)
+    return default if number is None else number
+
+
+def _optional_integer(options: Options, name: str) -> int | None:
+    """Return an integer of the query, or None if the query lacks it. Raise Refusal for any other text."""
     if name not in options:
-        return default
+        return None
     text = options[name]
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise Refusal(400, f"{name} must be a whole number, not {text[:40]!r}")

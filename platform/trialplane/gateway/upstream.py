@@ -83,7 +83,7 @@ class Upstream:
         await self._check_authorizes()
         async with self._send(method, target, headers, content, patience) as response:
             if response.status == HTTPStatus.NOT_FOUND:
-                _check_workspace(await response.read(), headers.get(mlflow.WORKSPACE, ""))
+                _raise_if_workspace_missing(await response.read(), headers.get(mlflow.WORKSPACE, ""))
             yield response
 
     async def close(self) -> None:
@@ -174,14 +174,11 @@ async def body(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             yield piece
 
 
-def _check_workspace(error: bytes, workspace: str) -> None:
-    """Check that an error of MLflow is another one than that it does not have the workspace of the request.
+def _raise_if_workspace_missing(error: bytes, workspace: str) -> None:
+    """Raise MlflowRefusal if the body of a 404 says that MLflow does not have the workspace of the request.
 
     To MLflow this error is final, but the workspace may appear: MLflow follows the namespaces of the cluster. All data would
     be lost that is written until then. So such a request is answered as if MLflow were down, after which clients repeat it.
-
-    Raises:
-        MlflowRefusal: MLflow does not have the workspace.
     """
     if f"Workspace '{workspace}' not found".encode() in error:
         text = f"MLflow does not have the namespace {workspace} as a workspace, and requests are repeated until it does"

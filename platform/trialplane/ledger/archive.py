@@ -61,6 +61,10 @@ AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
 
+class InvalidToken(Exception):
+    """Error of a token that does not open the run."""
+
+
 @dataclasses.dataclass(frozen=True)
 class RunEntry:
     """Entry of the list of all runs.
@@ -167,25 +171,22 @@ class Archive:
         alive = self.is_alive(run)
         try:
             with self._connect(run) as (connection, this_run):
-                job_document, submission, status, desired = (
-                    tables.read_column(connection, this_run, name) or {}
-                    for name in (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
-                )
+                job = _job(connection, this_run)
+                submission = tables.read_column(connection, this_run, labels.LEDGER_SUBMISSION) or {}
+                status_fields = tables.read_column(connection, this_run, labels.LEDGER_STATUS)
+                desired = _desired(connection, this_run)
                 token = connection.execute(sa.select(runs.c.token).where(this_run)).scalar()
-                last_changes = _changes(connection, this_run, order=changes.c.id.desc(), limit=1)
+                newest_change = _changes(connection, this_run, order=changes.c.id.desc(), limit=1)
                 images = _images(connection, this_run)
-            job = kinds.read(job_document)
-            last_status = (
-                records.from_dict(RunStatus, status) if status else planning.pending_status(run, job, submitted=0.0)
-            )
-            desired_state = records.from_dict(Desired, desired)
-            for record in (last_status, desired_state):
+            if status_fields:
+                status = records.from_dict(RunStatus, status_fields)
+            else:  # no status was ever written
+                status = planning.pending_status(run, job, submitted=0.0)
+            for record in (status, desired):  # `from_dict` does not check the types
                 if field := records.mistyped_field(record):
                     raise ValueError(f"{type(record).__name__}.{field} is {getattr(record, field)!r:.60}")
-            change = last_changes[0] if last_changes else None
-            return Snapshot(
-                job, submission, last_status, desired_state, alive=alive, token=token, change=change, images=images
-            )
+            change = newest_change[0] if newest_change else None
+            return Snapshot(job, submission, status, desired, alive=alive, token=token, change=change, images=images)
         except errors.RunNotFound:
             return None
         except ValueError as error:
@@ -209,13 +210,13 @@ class Archive:
         If no controller works on the run, attempts that have not ended are LOST.
 
         Returns:
-            The attempts, and the number of the last one, to continue after; None on the last page.
+            The attempts, and the number after which the next page begins; None on the last page.
         """
         alive = self.is_alive(run)
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
             page = reading.page(tables.select(connection), run, after=after, size=PAGE)
-            return [reading.row(job, attempt, alive) for attempt in page.attempts], _end_of_page(page, "number")
+            return [reading.trial_row(job, attempt, alive) for attempt in page.attempts], _start_of_next_page(page)
 
     def counts(self, run: str) -> Counts:
         """Return the counts of the attempts of a run without a controller.
@@ -229,17 +230,17 @@ class Archive:
             # The version is read before the attempts. If a controller writes in between, counts with its attempts are cached
             # under the version before, which is never requested again. The epoch alone is not enough: a controller that has
             # lost its connection opens the run again under the same epoch.
-            last = sa.select(sa.func.max(attempts.c.number), sa.func.max(attempts.c.end_number))
+            last_numbers = sa.select(sa.func.max(attempts.c.number), sa.func.max(attempts.c.end_number))
             run_id, epoch = connection.execute(sa.select(runs.c.id, runs.c.epoch).where(this_run)).one()
-            number, end_number = connection.execute(last.where(attempts.c.run_id == run_id)).one()
-        return self._cached_counts(run, (run_id, epoch, number, end_number))
+            last_attempt, last_end = connection.execute(last_numbers.where(attempts.c.run_id == run_id)).one()
+        return self._cached_counts(run, (run_id, epoch, last_attempt, last_end))
 
     def _count(self, run: str, version: tuple[int | None, ...]) -> Counts:
         """Read the attempts of a run and count them. `version` only identifies the result in the cache, see `counts`."""
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
             pages = reading.pages(tables.select(connection), run, size=PAGE)
-            return run_status.recount(job, (reading.row(job, attempt, alive=False) for attempt in pages))
+            return run_status.recount(job, (reading.trial_row(job, attempt, alive=False) for attempt in pages))
 
     def attempt(self, run: str, trial: int, attempt: int | None = None) -> TrialRow | None:
         """Return an attempt at a trial; None if there is no such attempt.
@@ -252,12 +253,9 @@ class Archive:
         alive = self.is_alive(run)
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
-            newest_match: Attempt | None = None
-            where = "AND trial = :trial"
-            for candidate in reading.pages(tables.select(connection), run, size=PAGE, where=where, trial=trial):
-                if attempt is None or attempt == candidate.request.attempt:
-                    newest_match = candidate  # the last one is the newest, because they come in the order of their numbers
-            return None if newest_match is None else reading.row(job, newest_match, alive)
+            at_trial = reading.pages(tables.select(connection), run, size=PAGE, where="AND trial = :trial", trial=trial)
+            matches = [candidate for candidate in at_trial if attempt in (None, candidate.request.attempt)]
+            return reading.trial_row(job, matches[-1], alive) if matches else None  # the last one is the newest
 
     def has_saved(self, run: str) -> bool | None:
         """Return whether an attempt of the run has saved a checkpoint.
@@ -273,21 +271,21 @@ class Archive:
             return True
         return None if None in answers else False
 
-    def ended_attempts(self, run: str, after: int) -> tuple[list[TrialRow], int | None, int]:
+    def ended_attempts(self, run: str, after: int) -> tuple[list[TrialRow], int, bool]:
         """Return a page of the attempts whose ends have numbers above `after`.
 
         Returns:
-            The attempts; the number of the end after which the next page begins, or None on the last page; and the number of
-            the last end, or `after` if there is none.
+            The attempts in the order of their ends; the number of the last end, or `after` if there is none; and whether
+            there may be another page.
         """
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
             page = reading.page(tables.select(connection), run, after=after, size=PAGE, order="end_number")
             ended = page.attempts
-            rows = [reading.row(job, attempt, alive=True) for attempt in ended]  # `alive` matters for running ones only
-            return rows, _end_of_page(page, "end_number"), reading.newest_end_number(ended, after)
+            rows = [reading.trial_row(job, attempt, alive=True) for attempt in ended]  # `alive` is for running ones only
+            return rows, reading.newest_end_number(ended, after), page.more
 
-    def attempts_after(self, run: str, digest: str, after: int, order: str, limit: int) -> list[Attempt] | None:
+    def attempts_after(self, run: str, digest: str, after: int, order: str, limit: int) -> list[Attempt]:
         """Return the first attempts after a number, or after the number of an end, if the caller has the run's token.
 
         Args:
@@ -297,22 +295,20 @@ class Archive:
             order: "number", "end_number" for attempts that have ended, or "running" for the others, by number.
             limit: Maximum number of attempts. There are fewer if they do not fit into a page.
 
-        Returns:
-            None if the token does not open the run.
+        Raises:
+            InvalidToken: The token does not open the run.
         """
         column: Literal["number", "end_number"] = "end_number" if order == "end_number" else "number"
+        is_running = "AND end_number IS NULL" if order == "running" else ""
         with self._connections.begin() as connection:
-            if not _is_digest_valid(connection, run, digest):
-                return None
-            where = "AND end_number IS NULL" if order == "running" else ""
-            page = reading.page(tables.select(connection), run, after=after, size=PAGE, order=column, where=where)
+            _check_digest(connection, run, digest)
+            page = reading.page(tables.select(connection), run, after=after, size=PAGE, order=column, where=is_running)
             return page.attempts[:limit]
 
-    def reports_after(self, run: str, digest: str, after: int) -> Reports | None:
-        """Return a page of the reports with marks above `after`; None if the token does not open the run."""
+    def reports_after(self, run: str, digest: str, after: int) -> Reports:
+        """Return a page of the reports with marks above `after`. For `digest` and the error see `attempts_after`."""
         with self._connections.begin() as connection:
-            if not _is_digest_valid(connection, run, digest):
-                return None
+            _check_digest(connection, run, digest)
             return reading.reports(tables.select(connection), run, after=after, size=PAGE)
 
     def reports(self, run: str, after: int, limit: int) -> Reports:
@@ -344,7 +340,7 @@ class Archive:
             stored = [_as_of_end(attempt, until) for attempt in page.stored]
         # A controller may have started or ended while the attempts were read. Its running attempts must not count as lost.
         alive = alive or self.is_alive(run)
-        return AttemptsPage(stored, next=_end_of_page(page, "number"), until=until, alive=alive)
+        return AttemptsPage(stored, next=_start_of_next_page(page), until=until, alive=alive)
 
     def spend(self, category: budgets.Category, size: int, *, may_exceed: bool) -> None:
         """Count bytes that are about to be written to MLflow.
@@ -362,12 +358,12 @@ class Archive:
         """
         with self._spending:
             if size > self._reserved[category]:
+                portion = max(size, budgets.AT_ONCE)
                 with self._connections.begin() as connection:
                     if category == budgets.ARTIFACTS:
                         self._budget.check_artifacts(connection, size)
                     else:
                         self._budget.check(connection, size, may_exceed=may_exceed)
-                    portion = max(size, budgets.AT_ONCE)
                     budgets.add_usage(connection, category, portion)
                 self._reserved[category] += portion
             self._reserved[category] -= size
@@ -435,10 +431,9 @@ class Archive:
             # The lock on the row makes concurrent changes wait for each other, so that none is lost. `key_share` lets
             # others insert rows that refer to this one.
             connection.execute(sa.select(runs.c.id).where(this_run).with_for_update(key_share=True))
-            desired = records.from_dict(Desired, tables.read_column(connection, this_run, labels.LEDGER_DESIRED) or {})
-            was_cancelled = desired.state is RunState.CANCELLED
-            desired = dataclasses.replace(desired, **changed)
-            if was_cancelled and desired.state is RunState.PAUSED:
+            old = _desired(connection, this_run)
+            desired = dataclasses.replace(old, **changed)
+            if old.state is RunState.CANCELLED and desired.state is RunState.PAUSED:
                 desired = dataclasses.replace(desired, state=RunState.CANCELLED)
             if changed.get("state") is RunState.RUNNING:
                 newest = sa.select(sa.func.max(attempts.c.number)).join(runs).where(this_run)
@@ -609,10 +604,13 @@ def _changes(
 
 def _images(connection: sa.Connection, this_run: sa.ColumnElement[bool]) -> dict[str, tuple[str, ...]]:
     """Return the image digests of the run that `this_run` selects."""
-    return {
-        image: tuple(digests)
-        for image, digests in (tables.read_column(connection, this_run, labels.LEDGER_IMAGES) or {}).items()
-    }
+    digests_by_image = tables.read_column(connection, this_run, labels.LEDGER_IMAGES) or {}
+    return {image: tuple(digests) for image, digests in digests_by_image.items()}
+
+
+def _desired(connection: sa.Connection, this_run: sa.ColumnElement[bool]) -> Desired:
+    """Return the desired state of the run that `this_run` selects; the default one if none was written."""
+    return records.from_dict(Desired, tables.read_column(connection, this_run, labels.LEDGER_DESIRED) or {})
 
 
 def is_same_digest(expected: str | None, digest: str) -> bool:
@@ -625,9 +623,10 @@ def is_same_digest(expected: str | None, digest: str) -> bool:
     return hmac.compare_digest(expected or _NO_TOKEN, digest)
 
 
-def _is_digest_valid(connection: sa.Connection, run: str, digest: str) -> bool:
-    """Return whether the token with this hash opens a run. The run need not exist."""
-    return is_same_digest(connection.execute(sa.select(runs.c.token).where(runs.c.name == run)).scalar(), digest)
+def _check_digest(connection: sa.Connection, run: str, digest: str) -> None:
+    """Raise InvalidToken unless the token with this hash opens a run. The run need not exist."""
+    if not is_same_digest(connection.execute(sa.select(runs.c.token).where(runs.c.name == run)).scalar(), digest):
+        raise InvalidToken
 
 
 def _claim(connection: sa.Connection, run: str) -> None:
@@ -647,12 +646,9 @@ def _as_of_end(attempt: AttemptTexts, end_number: int) -> AttemptTexts:
     return attempt._replace(end_number=None, outcome=None) if has_ended_later else attempt
 
 
-def _end_of_page(page: Page, order: Literal["number", "end_number"]) -> int | None:
-    """Return where the next page begins: the number of a page's last attempt, or of its end; None on the last page."""
-    if not page.more or not page.stored:
-        return None
-    last = page.stored[-1]
-    return last.number if order == "number" else last.end_number
+def _start_of_next_page(page: Page) -> int | None:
+    """Return the number of the last attempt of a page, after which the next page begins; None on the last page."""
+    return page.stored[-1].number if page.more and page.stored else None
 
 
 def _job(connection: sa.Connection, this_run: sa.ColumnElement[bool]) -> Job:

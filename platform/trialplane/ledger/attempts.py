@@ -202,9 +202,9 @@ def page(
         optuna: Whether to read Optuna's view of the attempts.
         **values: Values in `where`, by name.
     """
-    view = "attempts.optuna" if optuna else "CAST(NULL AS TEXT)"
+    optuna_column = "attempts.optuna" if optuna else "CAST(NULL AS TEXT)"
     query = f"""
-        SELECT end_number, request, outcome, {view} AS optuna, number {_OF_RUN} AND {order} > :after {where}
+        SELECT end_number, request, outcome, {optuna_column} AS optuna, number {_OF_RUN} AND {order} > :after {where}
         ORDER BY {order} LIMIT :limit
     """
     # Unlike `length`, `octet_length` does not decompress a text that is stored compressed.
@@ -293,7 +293,7 @@ def _rows_up_to_size(
     return [row[:-1] for row in rows_with_totals], more  # without `total_bytes`
 
 
-def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
+def trial_row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
     """Return an attempt as a row of the run's table.
 
     Args:
@@ -301,10 +301,10 @@ def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
         attempt: Attempt to convert.
         alive: Whether a controller works on the run. Without a controller, an attempt that has not ended is LOST.
     """
-    trial_row = rows.row(job, attempt.request, attempt.request.params, attempt.outcome)
+    row = rows.row(job, attempt.request, attempt.request.params, attempt.outcome)
     if attempt.outcome is None and not alive:
-        return dataclasses.replace(trial_row, state=TrialState.LOST, message=INTERRUPTED)
-    return trial_row
+        return dataclasses.replace(row, state=TrialState.LOST, message=INTERRUPTED)
+    return row
 
 
 def check_version(version: int, ledger: str) -> None:

@@ -137,10 +137,13 @@ class Reader:
         Raises:
             _ConnectionUnusable: The gateway cannot be reached.
         """
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
         if self._scheme == "https":
             context = ssl.create_default_context(cafile=os.environ.get(env.MLFLOW_CA))
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT_SECONDS, context=context)
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                self._host, self._port, timeout=CONNECT_SECONDS, context=context
+            )
+        else:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
         connection.auto_open = 0  # http.client must not reconnect by itself: `Storage` takes the lock on each new connection
         try:
             connection.connect()

@@ -28,7 +28,7 @@ def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
         alive: Whether a controller works on the run. Without a controller, an attempt that has not ended is LOST.
     """
     with _open(ledger, run, alive) as select:
-        return [reading.row(job, attempt, alive) for attempt in reading.all_attempts(select, run)]
+        return [reading.trial_row(job, attempt, alive) for attempt in reading.all_attempts(select, run)]
 
 
 def has_ended(ledger: Path, run: str, trial: int, attempt: int) -> bool:

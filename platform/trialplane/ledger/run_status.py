@@ -110,13 +110,14 @@ def reported_status(ledger: LedgerView, waits: str = "") -> RunStatus | None:
     """
     status = ledger.status
     if ledger.alive:
-        is_newest = status.updated >= ledger.begun
-        return dataclasses.replace(status, reason=join_reasons(status.reason, waits)) if is_newest else None
-    is_cancelled = ledger.desired is RunState.CANCELLED and not status.state.is_ended
-    if is_cancelled or (ledger.desired is RunState.PAUSED and status.state.is_active):
-        # A cancelled run has ended for good. If its controller could not write the end, its last status is the best guess.
-        ended = status.ended or (status.updated if is_cancelled else None)
-        return _idle(status, ledger.desired, reason=stop_reason(status.run, ledger.desired), ended=ended)
+        is_of_last_start = status.updated >= ledger.begun
+        return dataclasses.replace(status, reason=join_reasons(status.reason, waits)) if is_of_last_start else None
+    if ledger.desired is RunState.CANCELLED and not status.state.is_ended:
+        # If its controller could not write the end, the time of its last status is the best guess.
+        ended = status.ended or status.updated
+        return _idle(status, RunState.CANCELLED, reason=stop_reason(status.run, RunState.CANCELLED), ended=ended)
+    if ledger.desired is RunState.PAUSED and status.state.is_active:
+        return _idle(status, RunState.PAUSED, reason=stop_reason(status.run, RunState.PAUSED), ended=status.ended)
     return status if status.has_ended(ledger.begun) else None
 
 

@@ -20,14 +20,11 @@ from trialplane import errors
 from trialplane.ledger import archive, locking, tables
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import budget as budgets
+from trialplane.ledger.archive import InvalidToken
 from trialplane.ledger.attempts import Attempt
 from trialplane.ledger.budget import Budget
 from trialplane.ledger.study import AttemptGrowth, ReportGrowth, Storage
 from trialplane.ledger.tables import attempts, reports, runs
-
-
-class InvalidToken(Exception):
-    """Error of a token that does not open the run."""
 
 
 class _Sizes:
@@ -49,37 +46,35 @@ class _Sizes:
         """Return whether a transaction writes a running attempt that this process has begun."""
         return isinstance(growth, AttemptGrowth) and growth.number in self._running
 
-    def added_bytes(self, growth: AttemptGrowth | ReportGrowth) -> tuple[int, bool]:
-        """Return the number of bytes by which the rows of a transaction grow, and whether this number is exact.
+    def added_bytes(self, growth: AttemptGrowth | ReportGrowth) -> int | None:
+        """Return the number of bytes by which the rows of a transaction grow.
 
-        It is not if the transaction replaces or deletes rows of unknown size. The database must count them then.
-
-        Args:
-            growth: Rows that the transaction writes and deletes.
+        None if the transaction replaces or deletes rows of unknown size, so that the database must count them.
         """
         if isinstance(growth, ReportGrowth):
             # Marks only increase, so a report with an older mark is a repetition, whose row exists already.
-            has_only_new = not growth.deleted and min(growth.sizes, default=0) > self._last_mark
-            return sum(growth.sizes.values()) + budgets.ROW * len(growth.sizes), has_only_new
+            has_repetitions = any(mark <= self._last_mark for mark in growth.sizes)
+            if growth.deleted or has_repetitions:
+                return None
+            return sum(growth.sizes.values()) + budgets.ROW * len(growth.sizes)
+        if growth.number in self._running:
+            old_sizes = self._running[growth.number]
+            return sum(len(text) - old_sizes.get(column, 0) for column, text in growth.texts.items())
         is_new = growth.number >= self._next_number
-        old_sizes = self._running.get(growth.number, {})
-        added_bytes = sum(len(text) - old_sizes.get(column, 0) for column, text in growth.texts.items())
-        if not old_sizes:
-            added_bytes += budgets.ROW
-        return added_bytes, is_new or bool(old_sizes)
+        return sum(map(len, growth.texts.values())) + budgets.ROW if is_new else None
 
     def add(self, growth: AttemptGrowth | ReportGrowth) -> None:
         """Record the sizes of rows that were committed. The sizes of an attempt are kept until it ends."""
         if isinstance(growth, ReportGrowth):
             self._last_mark = max([self._last_mark, *growth.sizes])
             return
-        is_new = growth.number >= self._next_number
-        self._next_number = max(self._next_number, growth.number + 1)
-        old_sizes = self._running.pop(growth.number, None)
-        has_ended = "outcome" in growth.texts
-        if not has_ended and (is_new or old_sizes is not None):
-            new_sizes = {column: len(text) for column, text in growth.texts.items()}
-            self._running[growth.number] = {**(old_sizes or {}), **new_sizes}
+        if growth.number >= self._next_number:
+            self._next_number = growth.number + 1
+            self._running[growth.number] = {}
+        if "outcome" in growth.texts:  # it has ended
+            self._running.pop(growth.number, None)
+        elif growth.number in self._running:
+            self._running[growth.number] |= {column: len(text) for column, text in growth.texts.items()}
 
 
 class Served(Storage):
@@ -148,7 +143,7 @@ class Served(Storage):
         A controller whose token is invalid, or that is not the newest one, must not wait. So both are checked first.
         """
         with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
-            self._find_run(connection)
+            self._check_and_lock_row(connection)
         self._engine.dispose()  # the lock is taken by each new connection, so this one must not be used again
         super()._lock(file, patience, should_give_up)
 
@@ -156,7 +151,7 @@ class Served(Storage):
         """Open the run and return the controller's epoch: the requested one, or else a new one that fences all others."""
         # Checked again, because another controller may have opened the run during the wait for the lock. From here on its
         # row is locked until the transaction ends.
-        self._find_run(connection)
+        self._check_and_lock_row(connection)
         epoch = super()._open(connection, directions) if self._requested_epoch is None else self._requested_epoch
 
         # No other controller can write from now on, so these two values stay correct.
@@ -167,7 +162,7 @@ class Served(Storage):
         )
         return epoch
 
-    def _find_run(self, connection: sa.Connection) -> None:
+    def _check_and_lock_row(self, connection: sa.Connection) -> None:
         """Check that the controller may open the run, and lock the run's row until the transaction ends.
 
         For a controller that reopens the run, also set `_id` and `_epoch`.
@@ -201,10 +196,10 @@ class Served(Storage):
             if growth is None:
                 yield connection
                 return
-            row_bytes, is_exact = self._sizes.added_bytes(growth)
-            old_size = 0 if is_exact else self._size(connection, growth)
+            row_bytes = self._sizes.added_bytes(growth)
+            old_size = self._size(connection, growth) if row_bytes is None else 0
             yield connection  # the caller writes the rows
-            if not is_exact:
+            if row_bytes is None:
                 row_bytes = self._size(connection, growth) - old_size
             sampler_bytes = self._sampler_bytes if sampler_state is None else len(json.dumps(sampler_state))
             added_bytes = row_bytes + max(0, sampler_bytes - self._sampler_bytes)

@@ -42,19 +42,19 @@ def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], sta
     # A job with a script has the default entrypoint too. The validation would take it for one that the author has written.
     unused = {"entrypoint"} if isinstance(old, Ranked) and (old.script or old.command) else set()
     edited = Draft(old.model_dump(mode="json", exclude=unused), origins={})
-    # Dotted field → its value, and the flag or assignment for messages.
-    requested = {field: (value, "--" + field.rpartition(".")[2].replace("_", "-")) for field, value in changes.items()}
+    # Field, value, and for messages the flag or assignment. The flag of `budget.gpu_hours` is `--gpu-hours`.
+    requested = [
+        (field, value, "--" + field.rpartition(".")[2].replace("_", "-"))
+        for field, value in changes.items()
+        if value is not None
+    ]
     issues: list[Issue] = []
-    for text in sets:
+    for assignment in sets:
         try:
-            field, value, source = document.assignment(text)
-            requested[field] = (value, source)
+            requested.append(document.assignment(assignment))
         except SpecError as error:
             issues += error.issues
-    for field, (value, source) in requested.items():
-        is_unused_flag = value is None and not source.startswith("--set")  # `--set field=null` sets null
-        if is_unused_flag:
-            continue
+    for field, value, source in requested:
         if not _can_change(field, old):
             issues.append(Issue((field,), _unchangeable_message(old), source=source))
             continue
@@ -238,8 +238,10 @@ def extension(status: RunStatus, job: Job) -> dict[str, Any] | None:
     """
     if not completed_message(status, job, job):
         return {}
-    if (exhausted := _exhausted_budget(status, job)) is not None:
-        return {exhausted[0]: 2 * exhausted[1]}
+    exhausted = _exhausted_budget(status, job)
+    if exhausted is not None:
+        field, limit = exhausted
+        return {field: 2 * limit}
     if _is_target_reached(status, job):
         return {"budget.target": None}
     if status.ended_trials >= job.trials:

@@ -364,6 +364,7 @@ def _with_nulls(job: Mapping[str, Any], pointers: Sequence[str]) -> dict[str, An
     """
     restored: dict[str, Any] = copy.deepcopy(dict(job))
     for pointer in pointers:
+        # "/params/a~1b" → ["params", "a/b"]
         *parents, last = (key.replace("~1", "/").replace("~0", "~") for key in pointer.removeprefix("/").split("/"))
         section: Any = restored
         for key in parents:

@@ -305,8 +305,9 @@ def _image_digest(image: str, image_id: str) -> str | None:
         image_id: ID of the image in the pod's status. It names a repository, which may be another one for the same image.
     """
     match = _DIGEST.search(image)
-    repository = re.sub(r"(?<!/)(?:@.*|:[^/]*)$", "", image)  # the image's name without its tag or digest
-    is_same_repository = f"/{image_id.partition('@')[0]}".endswith(f"/{repository}")
+    repository = re.sub(r"(?<!/)(?:@.*|:[^/]*)$", "", image)  # "hub:5000/app:1.2" → "hub:5000/app"
+    id_repository = image_id.partition("@")[0]  # "docker.io/library/app@sha256:…" → "docker.io/library/app"
+    is_same_repository = f"/{id_repository}".endswith(f"/{repository}")  # the ID may add a host
     if match is None and is_same_repository:
         match = _DIGEST.search(image_id)
     return None if match is None else match[1]

@@ -121,7 +121,7 @@ class Reconciler:
         try:
             if reason := self._removal.step(name, observed.uid):
                 text = f"an earlier run of this name was deleted, and its files are being removed: {reason}"
-                self._explain(observed, "FormerRun", text)
+                self._write_reason(observed, "FormerRun", text)
                 return REMOVING
             observed = self.observer.observe(observed)
             for _ in range(_ROUNDS):  # after some actions, others are due
@@ -133,20 +133,20 @@ class Reconciler:
                 observed = self.observer.observe(observed)
             observed = self.observer.recounted(observed)
         except LedgerCorrupt as error:  # the record of this run is damaged, not those of others
-            self._explain(observed, "LedgerUnreadable", str(error))
+            self._write_reason(observed, "LedgerUnreadable", str(error))
             return self._back_off(observed, Problem("LedgerUnreadable", str(error)))
         except errors.LedgerLocked as error:  # by a controller that is about to end
-            self._explain(observed, "LedgerLocked", str(error))
+            self._write_reason(observed, "LedgerLocked", str(error))
             return LIVING
         except LedgerFull as error:
-            self._explain(observed, "BudgetSpent", str(error))
+            self._write_reason(observed, "BudgetSpent", str(error))
             # Without the text, whose amounts change: with each change, the pause would begin anew.
             return self._back_off(observed, Problem("BudgetSpent", ""))
         except _LEDGER_AWAY as error:
-            self._explain(observed, "LedgerAway", archive.unavailable(error))
+            self._write_reason(observed, "LedgerAway", archive.unavailable(error))
             return LIVING
         except (TargetError, InputError) as error:  # a quota, an admission policy or a conflict
-            self._explain(observed, "Refused", str(error))
+            self._write_reason(observed, "Refused", str(error))
             raise
         status = run_status.status(observed, self.clock())
         self._write(observed, status)
@@ -166,7 +166,7 @@ class Reconciler:
         self._removal.sweep(name)  # deletes the pods that removed the files
         return None
 
-    def _explain(self, observed: Observation, reason: str, text: str) -> None:
+    def _write_reason(self, observed: Observation, reason: str, text: str) -> None:
         """Write into the status why the Run cannot be observed or reconciled now; see `run_status.with_reason`."""
         self._write(observed, run_status.with_reason(observed, reason, message=text, now=self.clock()))
 
