@@ -206,9 +206,7 @@ class _Pause(NamedTuple):
 def _run_round(export: Export, *, is_copy: bool) -> _Pause | None:
     """Run one round; return the pause before the next one, None if there is none: all is in MLflow, or it was given up.
 
-    Args:
-        export: The export.
-        is_copy: Whether it exports a copy of a ledger, for which a user waits, so that it gives up after `_TRIES`.
+    An export of a copy of a ledger, for which a user waits, gives up after `_TRIES`.
     """
     next_round = time.monotonic() + export.source.pause
     try:

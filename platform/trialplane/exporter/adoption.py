@@ -101,11 +101,7 @@ def read(store: Path) -> list[Adopted]:
 def _adopted_run(store: Path, client: MlflowClient, run: Run, parent: str) -> Adopted:
     """Return a run of a trial's store with its entries.
 
-    Args:
-        store: File of the store.
-        client: Client of the store.
-        run: Run in the store.
-        parent: Id of its parent in the store; "" for none.
+    `parent` is the id of its parent in the store, or "" for none.
     """
     run_id = run.info.run_id
     batch = Batch()

@@ -205,12 +205,7 @@ class Sender:
 
 
 def _turn_clashes_into_tags(batch: Batch, run_params: Mapping[str, str]) -> None:
-    """Turn parameters of a batch into tags if its run already has them with other values: MLflow never changes a parameter.
-
-    Args:
-        batch: The batch.
-        run_params: Parameters that the run has in MLflow.
-    """
+    """Turn parameters that a batch's run has with other values into tags, because MLflow never changes a parameter."""
     clashes = [key for key, value in batch.params.items() if run_params.get(key, value) != value]
     batch.add_tags({labels.PARAM + key: batch.params.pop(key) for key in clashes})
 

@@ -323,10 +323,7 @@ class Exporter:
     def _best_with(self, attempt: Attempt, trials: int, parent_batch: Batch) -> Best | None:
         """Return the best trial up to an attempt that has ended, and add a new best trial to the parent run's entries.
 
-        Args:
-            attempt: The attempt.
-            trials: Number of trials that have ended.
-            parent_batch: Entries for the parent run.
+        `trials` is the number of trials that have ended.
         """
         best = self._position.ends.best
         new_best = projection.new_best(self._job, best, attempt)
@@ -434,11 +431,6 @@ class Exporter:
 
         The exporter and the attempt's process may each have created a run at the same moment. The run of the process stays,
         because it may have models and child runs. It gets the entries of the other run, which is deleted.
-
-        Args:
-            attempt: The attempt.
-            id_by_exporter: Id of the run that the exporter has created.
-            id_by_trial: Id of the run that the process has created.
         """
         exporter_run = self.client.get_run(id_by_exporter)
         batch = self._attempt_start(self._first_attempt(attempt))
@@ -581,8 +573,7 @@ class Exporter:
     def _restart(self, parents: list[Any]) -> None:
         """Delete duplicate runs, and let `advance` write everything again, into the runs that remain.
 
-        Args:
-            parents: Parent runs, the one that remains first.
+        The first of the parent runs remains.
         """
         for parent in parents[1:]:
             self._delete(parent)

@@ -73,10 +73,6 @@ def _callers() -> Callers:
 def _ledgers(control: str, namespaces: list[str]) -> Ledgers:
     """Return the ledgers of all namespaces.
 
-    Args:
-        control: Namespace of the gateway.
-        namespaces: Namespaces of runs.
-
     Raises:
         InputError: The environment has no URL of the database, or the database cannot be used.
     """

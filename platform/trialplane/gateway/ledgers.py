@@ -168,10 +168,7 @@ class Connection:
     def _open(self, address: Address, directions: tuple[str, ...], epoch: int | None) -> Served:
         """Open the ledger with its own connection to the database, which holds the run's lock.
 
-        Args:
-            address: Address of the run.
-            directions: Direction of each objective.
-            epoch: Epoch of a controller that reconnects. None for a new controller.
+        `epoch` is that of a controller that reconnects, and None for a new controller.
 
         Raises:
             Failure: The limit of open ledgers is reached, or a direction is invalid.

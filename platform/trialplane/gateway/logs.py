@@ -239,8 +239,8 @@ def _read_piece(reply: http.client.HTTPResponse, start: int) -> Piece:
     """
     head = reply.read(logs.NOTICE_BYTES)
     missing, notice_length = logs.parse_notice(head)
-    # The notice is followed by the log from offset `missing` on: position P in the artifact, after the notice, is offset
-    # `missing + P - notice_length` in the log.
+    # The notice is followed by the log from offset `missing` on. If the notice has 60 bytes, and 1000 bytes are missing,
+    # position 65 in the artifact is offset 1005 in the log.
     position = 0 if start == 0 else notice_length + max(0, start - missing)  # of the piece in the artifact
     data = head[position:]
     _skip(reply, max(0, position - len(head)))
@@ -301,10 +301,6 @@ def fetch(
 @contextlib.contextmanager
 def _time_limit(connection: socket.socket, seconds: float) -> Iterator[None]:
     """Limit the duration of a block that uses a connection: shut the connection down when the time is over.
-
-    Args:
-        connection: Connection to an HTTP server.
-        seconds: Time limit.
 
     Raises:
         TimeoutError: The block did not end in time.

@@ -176,11 +176,6 @@ class MlflowProxy:
     async def _authenticate(self, destination: Destination, runs: Archive, request: Request) -> _Caller | Response:
         """Return the caller of a request, a run or a user, or the response that refuses a user's token.
 
-        Args:
-            destination: Destination of the request.
-            runs: Ledgers of the namespace.
-            request: Request, with the token.
-
         Raises:
             MlflowRefusal: The token is not the run's.
         """
@@ -205,12 +200,7 @@ class MlflowProxy:
 
         The bytes that MLflow stores for the request count toward the namespace's budget, unless MLflow refuses the request.
 
-        Args:
-            stack: Stack that ends the counts of the request and the response when the request is answered.
-            server: MLflow's server.
-            caller: Caller of the request.
-            target: Path and query at MLflow's server.
-            request: Request.
+        `stack` ends the counts of the request and the response when the request is answered.
 
         Raises:
             MlflowRefusal: The request was not forwarded.
@@ -246,12 +236,7 @@ class MlflowProxy:
     ) -> _Body:
         """Return the body of a request; an artifact is not read yet.
 
-        Args:
-            stack: As in `_forward`.
-            max_artifact: Limit of an artifact's size, in bytes.
-            address: Namespace and run of the request.
-            request: Request.
-            path: Decoded path at MLflow's server.
+        For `stack` see `_forward`. `path` is the decoded path at MLflow's server.
 
         Raises:
             MlflowRefusal: The body is too large or not complete in time, or there are too many large calls.
@@ -287,12 +272,7 @@ def _error_response(status: int, code: str, text: str) -> Response:
 
 
 def _response_to(error: Exception, request_text: str) -> Response:
-    """Return the response to a request that an error has ended; log an unexpected error.
-
-    Args:
-        error: The error.
-        request_text: Method and target of the request, for the log.
-    """
+    """Return the response to a request that an error has ended; log an unexpected error."""
     if isinstance(error, MlflowRefusal):
         return _error_response(error.status, error.code, str(error))
     if isinstance(error, errors.LedgerFull):

@@ -339,11 +339,7 @@ class Storage:
             yield connection
 
     def _check_token(self, expected_digest: str | None) -> None:
-        """Do nothing: a process with the database's password needs no token. `served.Served` checks one.
-
-        Args:
-            expected_digest: Hash of the run's token in the ledger.
-        """
+        """Do nothing: a process with the database's password needs no token. `served.Served` checks one."""
 
     def _lock(self, file: Path, patience: float, should_give_up: Callable[[], bool]) -> None:
         """Take the lock on the run.

@@ -306,12 +306,13 @@ def _is_same(field: str, old_fields: Mapping[str, Any], new_fields: Mapping[str,
     """Return whether no line is needed for a field: it has the same value, or the lines of the fields in it say all."""
     if field in old_fields and field in new_fields:
         return space.is_same(old_fields[field], new_fields[field])
-    value, others = (old_fields[field], new_fields) if field in old_fields else (new_fields[field], old_fields)
-    return not value and any(_is_at_or_below(other, field) for other in others)  # such as `keep: null` and `keep.best: 2`
+    # One job has only the field, such as `keep: null`, and the other only fields in it, such as `keep.best: 2`.
+    value, other_fields = (old_fields[field], new_fields) if field in old_fields else (new_fields[field], old_fields)
+    return not value and any(_is_at_or_below(other, field) for other in other_fields)
 
 
 def _flatten(job: Job) -> dict[str, Any]:
-    """Return the fields of a job by their dotted paths."""
+    """Return the fields of a job by their dotted paths: `{"budget.time": 60.0, "enqueue.0.lr": 0.1}`."""
     fields: dict[str, Any] = {}
 
     def walk(value: Any, path: tuple[str, ...]) -> None:

@@ -216,9 +216,9 @@ class _Converter:
         for exclusive, inclusive in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
             if exclusive not in schema:
                 continue
-            bound = schema[exclusive]
-            is_stricter = _BOUNDS[inclusive](bound, converted.get(inclusive, bound)) == bound  # than an inclusive bound
-            if is_stricter:
+            bound, inclusive_bound = schema[exclusive], converted.get(inclusive)
+            stricter = _BOUNDS[inclusive]
+            if inclusive_bound is None or stricter(bound, inclusive_bound) == bound:
                 converted |= {inclusive: bound, exclusive: True}
         if type_name == "array":
             converted["items"] = self.convert(schema.get("items", {}))
@@ -246,9 +246,6 @@ def _union(forms: Sequence[Schema]) -> Schema:
     """Return the narrowest structural schema that allows all values of several schemas.
 
     Kubernetes allows one type for each value, except integer or string. So for other types, any value is allowed.
-
-    Args:
-        forms: Structural schemas.
     """
     nullable = {"nullable": True} if any(form.get("nullable") for form in forms) else {}
     alternatives = [{key: value for key, value in form.items() if key != "nullable"} for form in forms]

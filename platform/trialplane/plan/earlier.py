@@ -407,26 +407,25 @@ def add_reports(followable: FollowableRun, reports: Iterable[ReportRow]) -> tupl
         followable: The attempts without their reports.
         reports: Reports of the earlier run, in order.
     """
-    reports_of: dict[int, dict[int, list[ReportRow]]] = collections.defaultdict(dict)  # position → number → reports
+    reports_by_position: dict[int, list[ReportRow]] = collections.defaultdict(list)
     for report in reports:
         if report.number not in followable.positions:
             continue  # its attempt has started since the attempts were read
-        by_number = reports_of[followable.positions[report.number]]
-        if report.number not in by_number:  # a retry does again what follows on the step from which it continues
-            for number, rows in by_number.items():
-                by_number[number] = [row for row in rows if row.step < report.step]
-        by_number.setdefault(report.number, []).append(report)
-    rows_by_attempt = [rows for by_number in reports_of.values() for rows in by_number.values()]
-    from_0 = {row.trial for rows in rows_by_attempt for row in rows if row.step == 0}  # trials that count steps from 0
+        rows = reports_by_position[followable.positions[report.number]]
+        is_first_of_retry = rows and report.number > rows[-1].number
+        if is_first_of_retry:  # a retry does again what follows on the step from which it continues
+            rows[:] = [row for row in rows if row.step < report.step]
+        rows.append(report)
+    trials_from_0 = {row.trial for rows in reports_by_position.values() for row in rows if row.step == 0}
     complete: list[EarlierAttempt] = []
     for position, attempt in enumerate(followable.attempts):
         outcome = attempt.outcome
-        steps_done = 0 if outcome is None else outcome.step + (attempt.trial in from_0)
-        is_at_rung = 0 < attempt.rung <= steps_done
-        if outcome is not None and is_at_rung and outcome.state is TrialState.PRUNED:
-            outcome = dataclasses.replace(outcome, state=TrialState.PAUSED)
-        rows = [row for of_attempt in reports_of[position].values() for row in of_attempt]
-        reported = tuple((row.step, row.metrics) for row in rows)
+        if outcome is not None and outcome.state is TrialState.PRUNED:
+            steps_done = outcome.step + 1 if attempt.trial in trials_from_0 else outcome.step
+            is_at_rung = 0 < attempt.rung <= steps_done
+            if is_at_rung:
+                outcome = dataclasses.replace(outcome, state=TrialState.PAUSED)
+        reported = tuple((row.step, row.metrics) for row in reports_by_position[position])
         complete.append(dataclasses.replace(attempt, outcome=outcome, reports=reported))
     return tuple(complete)
 

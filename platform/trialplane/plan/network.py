@@ -54,11 +54,7 @@ def digest(policies: Sequence[Mapping[str, Any]]) -> str:
 def _policy(metadata: Mapping[str, Any], name: str, pod_kind: str, allowed: Sequence[NetworkRules]) -> dict[str, Any]:
     """Return a policy for the head pod or the trial pods: they reach the pods of their run, and what the rules allow.
 
-    Args:
-        metadata: Metadata of the RayCluster.
-        name: Name of the policy.
-        pod_kind: `cluster.CONTROLLER` or `cluster.TRIAL`.
-        allowed: Rules of the chart.
+    `metadata` is that of the RayCluster, and `pod_kind` is `cluster.CONTROLLER` or `cluster.TRIAL`.
     """
     same_run = [{"podSelector": {"matchLabels": {cluster.RUN: metadata["name"]}}}]
     return {

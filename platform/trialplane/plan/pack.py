@@ -356,10 +356,6 @@ def ignore_rule(folder: Path, further_lines: Sequence[str] = ()) -> Callable[[st
 def _ignore_patterns(file: Path, lines: Sequence[str]) -> GitIgnoreSpec:
     """Return the patterns of a `.jobignore`.
 
-    Args:
-        file: The file, for errors.
-        lines: Its lines, and further ones.
-
     Raises:
         InputError: Lines are invalid.
     """
@@ -396,10 +392,6 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
     """Yield the relative path and the full path of each file to pack, and of each folder, whose relative path ends with /.
 
     Links within the folder are followed.
-
-    Args:
-        folder: The folder.
-        is_ignored: Rule of the folder; see `ignore_rule`.
 
     Raises:
         InputError: The folder contains a link that leads out of it or into a circle, a special file, or too many files.

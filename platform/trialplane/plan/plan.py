@@ -250,7 +250,7 @@ def default_name(job: str, taken: Collection[str], time_of_day: time.struct_time
 
 
 def slug(text: str) -> str:
-    """Return `text` as a valid name of a run, with invalid characters replaced."""
+    """Return `text` as a valid name of a run: "My_Job.2" → "my-job-2", and "2nd" → "run-2nd"."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return (name if name[:1].isalpha() else f"run-{name}".rstrip("-"))[:LONGEST_NAME].rstrip("-")
 

@@ -358,9 +358,7 @@ def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
 def _with_nulls(job: Mapping[str, Any], pointers: Sequence[str]) -> dict[str, Any]:
     """Return a job with the nulls that `kubectl apply` may have dropped; see `job_fields`.
 
-    Args:
-        job: Fields of the job.
-        pointers: JSON pointers of the nulls. One at which the job has a value is ignored.
+    A pointer at which the job has a value is ignored.
     """
     restored: dict[str, Any] = copy.deepcopy(dict(job))
     for pointer in pointers:

@@ -41,10 +41,7 @@ def controller(job: Job, site: Site) -> dict[str, dict[str, str]]:
 def _head_share(job: Job, site: Site, share: float) -> dict[str, dict[str, str]]:
     """Return requests and limits of one of the two containers in the head pod.
 
-    Args:
-        job: The job.
-        site: Description of the chart.
-        share: The container's share of the pod's memory. Each container requests half of the cores, and may use all.
+    Each container requests half of the cores, and may use all. `share` is the container's share of the pod's memory.
     """
     cpus = job.cluster.controller.cpus or site.controller.cpus
     memory = mib(int(values.bytes_of(_head_memory(job, site)) * share))

@@ -130,9 +130,7 @@ def _session(
     After a response with status 401, kopf would log in again and close the session. That interrupts its other watches, and
     can raise an error that ends kopf. So the session renews the credentials itself, and kopf never gets a 401.
 
-    Args:
-        credentials: Credentials at the start.
-        read_credentials: Function that returns the current credentials, or None without any.
+    `read_credentials` returns the current credentials, or None without any.
     """
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=credentials.as_ssl_context()),

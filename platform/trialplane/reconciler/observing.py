@@ -137,10 +137,6 @@ class Observer:
     def _name_conflict(self, observed: Observation, code: Sequence[Mapping[str, Any] | None]) -> str:
         """Return a message about an object of somebody else that has a name which the start of a Run needs.
 
-        Args:
-            observed: Observation of the Run.
-            code: ConfigMaps with its code. None for a missing one.
-
         Returns:
             The message about the first such object. "" if there is none.
         """
@@ -221,10 +217,6 @@ class Observer:
         """Return the reason why a run cannot be started, or None if it can be.
 
         The chart may not allow its job, or its code may be incomplete or different from the spec's.
-
-        Args:
-            observed: Observation of a Run that must be started.
-            code: ConfigMaps with its code. None for a missing one.
         """
         if issues := preflight.chart_issues(observed.job, self._site):
             return Problem("Invalid", str(SpecError([issue.below("spec", "job") for issue in issues])))
@@ -235,9 +227,7 @@ class Observer:
 def _missing_code(observed: Observation, parts: Sequence[bytes | None]) -> Problem | None:
     """Return the problem if parts of the code are missing. None if all exist.
 
-    Args:
-        observed: Observation of the Run.
-        parts: Parts of the packed code, in the order of the spec. None for a missing one.
+    A missing part is None.
     """
     missing = [
         f"{name} with {packing.part_name(names.CODE_KEY, number)}"

@@ -318,10 +318,6 @@ class Reconciler:
     def _expire_or_wait(self, observed: Observation, status: Status) -> float | None:
         """Delete a Run long after its end, or return the seconds until it must be reconciled again.
 
-        Args:
-            observed: Observation after which no action is due.
-            status: Status that follows from the observation.
-
         Returns:
             Seconds until the next call. None if none is needed: the Run was deleted, or only an event can change its state.
         """
@@ -331,11 +327,11 @@ class Reconciler:
         if is_code_missing and is_run_new:
             return ARRIVING
         if observed.ray_cluster is None:
-            for condition in status.conditions:
-                if condition.type == runs.ENDED and condition.status == "True":
-                    ended_at = metadata.timestamp(condition.lastTransitionTime) or 0.0
-                    return self._expire(observed, ended_at)
-            if status.state == "Paused" or observed.parsed.issues:  # it waits for a change of the spec
+            ended_at = _end_time(status)
+            if ended_at is not None:
+                return self._expire(observed, ended_at)
+            waits_for_spec_change = status.state == "Paused" or observed.parsed.issues
+            if waits_for_spec_change:
                 return None
             if problem is not None:
                 return self._back_off(observed, problem)
@@ -344,10 +340,6 @@ class Reconciler:
 
     def _expire(self, observed: Observation, ended_at: float) -> float | None:
         """Delete a Run if the chart's `operator.runTtl` has passed since its end.
-
-        Args:
-            observed: Observation of the Run.
-            ended_at: Time of its end, in seconds since the epoch.
 
         Returns:
             Seconds until it must be deleted. None if it was deleted now, or if the chart keeps ended Runs.
@@ -381,6 +373,14 @@ class Reconciler:
         if observed.own_cluster is None or observed.phase not in (Phase.STARTING, Phase.LOST) or not observed.wait_reason:
             return False
         return not is_new(observed.own_cluster, self.clock())
+
+
+def _end_time(status: Status) -> float | None:
+    """Return the time at which a run has ended for good, in seconds since the epoch. None if it has not."""
+    for condition in status.conditions:
+        if condition.type == runs.ENDED and condition.status == "True":
+            return metadata.timestamp(condition.lastTransitionTime) or 0.0
+    return None
 
 
 def _plan(observed: Observation) -> Plan:

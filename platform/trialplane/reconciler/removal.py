@@ -102,10 +102,7 @@ class Removal:
     def _remove_files(self, run: str, manifest: Mapping[str, Any], existing: Mapping[str, Any] | None) -> str:
         """Create a pod that removes files, or delete it if it failed some time ago, so that it is created again.
 
-        Args:
-            run: Name of the run.
-            manifest: Manifest of the pod.
-            existing: The pod, if it exists.
+        `existing` is the pod, if it exists.
 
         Returns:
             The reason why the files are not removed yet, or "".
@@ -144,15 +141,7 @@ def removal_pods(run: str, mark: str, site: Site) -> Iterator[dict[str, Any]]:
 
 
 def _pod(run: str, name: str, claim: str, folder: str, site: Site) -> dict[str, Any]:
-    """Return the manifest of a pod that removes a folder from a volume.
-
-    Args:
-        run: Name of the run.
-        name: Name of the pod.
-        claim: PersistentVolumeClaim of the volume.
-        folder: Path of the folder in the pod.
-        site: Description of the chart's installation.
-    """
+    """Return the manifest of a pod that removes a folder from a volume."""
     container = {
         "name": names.VOLUMES,
         "image": site.images.controller,

@@ -100,15 +100,16 @@ def _state(observed: Observation) -> tuple[State, str]:
         status = ledger_status.reported_status(_ledger_view(observed, observed.record), wait_reason)
         if status is not None:
             return cast(State, status.state.value.title()), status.reason
-    if observed.parsed.spec is None or observed.parsed.job is None:
+    if observed.parsed.spec is None or observed.parsed.job is None:  # the spec was valid when the run was started
         last_state = observed.status.state if observed.status.started else "Invalid"
         return last_state, problem.message if problem else ""
-    if observed.is_failing and (observed.own_cluster is not None or observed.spec.state == "Running"):
+    is_stopped = observed.own_cluster is None and observed.spec.state != "Running"  # by the user, and its pods are gone
+    if is_stopped:
+        return observed.spec.state, ledger_status.stop_reason(observed.name, observed.spec.desired)
+    if observed.is_failing:
         return _failed_state(observed)
     if observed.own_cluster is not None:
         return _ray_cluster_state(observed)
-    if observed.spec.state != "Running":
-        return observed.spec.state, ledger_status.stop_reason(observed.name, observed.spec.desired)
     if problem is None and observed.leftovers:
         return "Pending", _removal_text("the pods of its former start are being removed", observed.leftovers)
     return "Pending", problem.message if problem else "its pods are about to be created"
@@ -157,14 +158,7 @@ def _failed_state(observed: Observation) -> tuple[State, str]:
 
 
 def _conditions(observed: Observation, state: State, reason: str, now: float) -> Iterator[Condition]:
-    """Yield the conditions of the status, ordered by their types.
-
-    Args:
-        observed: Observation of the Run.
-        state: State of the run.
-        reason: Reason for the state.
-        now: Current time, in seconds since the epoch.
-    """
+    """Yield the conditions of the status, ordered by their types."""
     problem = problems.problem(observed)
     if problem is not None:
         yield _condition(

@@ -62,9 +62,7 @@ def _requested_fields(spec: RunSpec, job: Job | None) -> dict[str, Any]:
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     """Yield the differences of a spec's fields in words.
 
-    Args:
-        old: Earlier fields in the ledger, which may lack some.
-        new: Current fields, from `_requested_fields`.
+    Earlier fields in the ledger may lack some.
     """
     if new["resumes"] != old.get("resumes"):
         yield "resumed"
