@@ -227,11 +227,12 @@ def _run_round(export: Export, *, is_copy: bool) -> _Pause | None:
 
 def _reason(error: Exception, run: RunPaths, uri: str) -> str:
     """Return a text for the user about an error that prevents the export now."""
-    if isinstance(error, BlockingIOError):
+    if isinstance(error, BlockingIOError):  # of `_lock_run`
         return f"the exporter of this run's former controller has not ended and still holds {run.exporter}"
     if isinstance(error, errors.LedgerError):
         return str(error)
-    return f"MLflow at {uri} cannot be written to: {(_server_reason(uri) or errors.first_line(error))[:300]}"
+    mlflow_reason = _server_reason(uri) or errors.first_line(error)
+    return f"MLflow at {uri} cannot be written to: {mlflow_reason[:300]}"
 
 
 def _server_reason(uri: str) -> str:

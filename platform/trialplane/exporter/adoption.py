@@ -124,16 +124,18 @@ def _artifacts(store: Path, uri: str) -> list[Artifact]:
     may be able to read files that the trial must not read.
     """
     allowed_folder = store.with_suffix(".artifacts").resolve()
-    parts = urllib.parse.urlsplit(uri)
+    parts = urllib.parse.urlsplit(uri)  # such as file:///runs/toy/trial.artifacts/1/ab12/artifacts
     location = Path(urllib.parse.unquote(parts.path))
-    if (parts.scheme, parts.netloc) != ("file", "") or not location.resolve().is_relative_to(allowed_folder):
+    is_local = parts.scheme == "file" and not parts.netloc
+    if not is_local or not location.resolve().is_relative_to(allowed_folder):
         write_log(f"what a trial logged as artifacts at {uri:.200} is left out of MLflow: it is not beside {store}")
         return []
-    files = [
-        file for file in sorted(location.rglob("*")) if file.is_file() and file.resolve().is_relative_to(allowed_folder)
-    ]
-    folders = [file.parent.relative_to(location).as_posix() for file in files]
-    return [Artifact("" if folder == "." else folder, str(file)) for folder, file in zip(folders, files, strict=True)]
+    artifacts: list[Artifact] = []
+    for file in sorted(location.rglob("*")):
+        if file.is_file() and file.resolve().is_relative_to(allowed_folder):
+            folder = file.parent.relative_to(location).as_posix()
+            artifacts.append(Artifact("" if folder == "." else folder, str(file)))
+    return artifacts
 
 
 def _ensure_child(client: MlflowClient, parent: str, adopted: Adopted) -> str:

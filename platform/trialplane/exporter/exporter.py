@@ -238,7 +238,7 @@ class Exporter:
         self.client.create_run(self._experiment, milliseconds(submitted), tags, self._run_paths.root.name)
 
     def _parents(self) -> list[Any]:
-        """Return the parent runs, the one that is used first.
+        """Return the parent runs. The first one is used: one that an exporter has used already, if there is one.
 
         There are several if an answer of MLflow was lost, or if two exporters were at work.
         """
@@ -329,8 +329,8 @@ class Exporter:
         new_best = projection.new_best(self._job, best, attempt)
         if new_best is None:
             return best
-        is_later_segment = best is not None and best.trial == new_best.trial
-        if not is_later_segment:
+        is_same_trial = best is not None and best.trial == new_best.trial  # a later segment has a better value
+        if not is_same_trial:
             parent_batch.add(projection.improvement(self._job, new_best, attempt, trials))
         return new_best
 
@@ -565,9 +565,10 @@ class Exporter:
 
     def _is_superfluous(self, run: Any) -> bool:
         """Return whether a run that counts as running is a duplicate: its attempt has ended, or uses another run."""
-        number = _number(run)
-        if run.data.tags.get(labels.PROMOTIONS, "0") != "0":  # an exporter has used it for an earlier segment
+        was_promoted = run.data.tags.get(labels.PROMOTIONS, "0") != "0"  # so an exporter has used it
+        if was_promoted:
             return False
+        number = _number(run)
         return number is None or run.info.run_id != self._runs.get(number)
 
     def _restart(self, parents: list[Any]) -> None:

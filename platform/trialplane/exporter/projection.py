@@ -58,11 +58,11 @@ class Ends:
 
 
 def parent_start(job: Job, submission: Mapping[str, Any]) -> Batch:
-    """Return the tags and parameters of the parent run at its start."""
+    """Return the tags and parameters of the parent run at its start. They describe the job and its code."""
     batch = Batch()
     batch.add_tags(
         {
-            labels.KIND: "study",
+            labels.KIND: "study",  # for trainings and collections, too: by this tag the parent run is found
             labels.JOB: job.name,
             labels.SEED: job.seed,
             **_code_tags(submission),
@@ -212,6 +212,7 @@ def new_best(job: Job, best: Best | None, attempt: Attempt) -> Best | None:
     new_best = Best(row.trial, tuple(row.values))
     if best is None:
         return new_best
+    # Only the values of rows are compared. Of equal ones, the first is the best.
     best_row = TrialRow(best.trial, TrialState.COMPLETE, attempt=1, number=0, values=best.values)
     return new_best if rows.best_trial(job, [best_row, row]) is row else None
 
@@ -247,9 +248,9 @@ def _segment_tags(job: Job, request: TrialRequest) -> dict[str, Any]:
     segment, ladder = request.segment, job.search.ladder
     if segment is None or ladder is None:
         return {labels.ATTEMPT: request.attempt}
-    promotions = sum(rung <= segment.done for rung in ladder.rungs(ladder.bracket(request.trial)))
-    if job.search.population is not None and segment.series is None:
-        promotions = 0  # the segment has new parameters, and so a new run
+    passed_rungs = [rung for rung in ladder.rungs(ladder.bracket(request.trial)) if rung <= segment.done]
+    begins_new_run = job.search.population is not None and segment.series is None  # because its parameters are new
+    promotions = 0 if begins_new_run else len(passed_rungs)
     return {labels.ATTEMPT: request.attempt, labels.RUNG: segment.rung, labels.PROMOTIONS: promotions}
 
 

@@ -124,9 +124,10 @@ class Callers:
             raise TokenRefused(f"the header {cluster.TOKEN_HEADER} does not hold a token of a service account")
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
         with self._cache_lock:
-            reviewed_at, user = self._cache.get(digest, (0.0, None))
-            if user is not None and self._clock() - reviewed_at < CACHE_SECONDS:
-                return user
+            if digest in self._cache:
+                reviewed_at, user = self._cache[digest]
+                if self._clock() - reviewed_at < CACHE_SECONDS:
+                    return user
         reviewed_at = self._clock()
         user = self._reviewed_user(token)
         with self._cache_lock:

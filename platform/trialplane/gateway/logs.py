@@ -251,7 +251,10 @@ def _read_piece(reply: http.client.HTTPResponse, start: int) -> Piece:
 
 def _skip(reply: http.client.HTTPResponse, count: int) -> None:
     """Skip this number of bytes of a response's body; stop at the end of the body."""
-    while count and (skipped := reply.read(min(count, _CHUNK))):
+    while count > 0:
+        skipped = reply.read(min(count, _CHUNK))
+        if not skipped:
+            return
         count -= len(skipped)
 
 

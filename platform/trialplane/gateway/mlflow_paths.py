@@ -30,9 +30,11 @@ def allowed_path(target: str) -> str | None:
     path = urllib.parse.unquote(target.partition("?")[0])
     parts = path.split("/")
     # MLflow's server could resolve such a path to another one than the patterns below have checked.
-    if ".." in parts or "." in parts or "" in parts[1:-1] or not path.isprintable() or "\\" in path:
+    has_ambiguous_part = ".." in parts or "." in parts or "" in parts[1:-1]
+    if has_ambiguous_part or not path.isprintable() or "\\" in path:
         return None
-    return path if _CALLS.fullmatch(path) or _PAGES.fullmatch(path) or is_artifact(path) else None
+    is_allowed = _CALLS.fullmatch(path) or _PAGES.fullmatch(path) or is_artifact(path)
+    return path if is_allowed else None
 
 
 def is_other_workspace(path: str, namespace: str) -> bool:
@@ -52,7 +54,10 @@ def is_read_only(method: str, target: str, body: bytes) -> bool:
     `platform ui` forwards only such requests to the MLflow server of a laptop, which has no access control.
     """
     path = allowed_path(target)
-    if path is None or is_artifact(path) or (path == "/graphql" and b"mutation" in body.lower()):
+    if path is None or is_artifact(path):
+        return False
+    may_be_mutation = path == "/graphql" and b"mutation" in body.lower()  # of GraphQL: a request that writes
+    if may_be_mutation:
         return False
     return method == "GET" or (method == "POST" and _READS.fullmatch(path) is not None)
 

@@ -239,13 +239,13 @@ class Gateway:
         """
         after, last_number = _integer(options, "after", 0), _integer(options, "number", -1)
         page = self._runs.attempts_since(run, after, last_number, _optional_integer(options, "until"))
-        texts = (
+        attempts = ",".join(
             f'{{"end_number":{json.dumps(end_number)},"request":{request},"outcome":{outcome or "null"},"optuna":{optuna}}}'
             for end_number, request, outcome, optuna, _ in page.stored
         )
         next_options = None if page.next is None else {"number": page.next, "until": page.until}
-        suffix = f'"end_number":{page.until},"alive":{json.dumps(page.alive)},"next":{json.dumps(next_options)}'
-        return Response(f'{{"attempts":[{",".join(texts)}],{suffix}}}', media_type="application/json")
+        other_fields = json.dumps({"end_number": page.until, "alive": page.alive, "next": next_options}).removeprefix("{")
+        return Response(f'{{"attempts":[{attempts}],{other_fields}', media_type="application/json")
 
     def _start_time(self, run: str) -> float:
         """Return the time of the run's last recorded start, in seconds since the epoch. 0 if there is none."""

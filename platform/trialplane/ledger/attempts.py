@@ -258,12 +258,10 @@ def reports(select: Select, run: str, after: int, size: int = 1 << 20, limit: in
     bytes_of = "length(metrics)"  # counts characters, but the texts are ASCII
     values = {"run": run, "after": after, "limit": min(limit, _PAGE)}
     stored, more = _rows_up_to_size(select, query, columns, order="mark", bytes_of=bytes_of, size=size, values=values)
-    report_rows = [
-        ReportRow(
-            mark, trial, attempt, number, step, {name: float(value) for name, value in json.loads(metrics).items()}, moment
-        )
-        for mark, trial, attempt, number, step, metrics, moment in stored
-    ]
+    report_rows: list[ReportRow] = []
+    for mark, trial, attempt, number, step, metrics, moment in stored:
+        values_by_metric = {name: float(value) for name, value in json.loads(metrics).items()}
+        report_rows.append(ReportRow(mark, trial, attempt, number, step, values_by_metric, moment))
     return Reports(report_rows, more)
 
 

@@ -114,6 +114,7 @@ def add_usage(connection: sa.Connection, category: Category, size: int) -> None:
 
 def size_of(connection: sa.Connection, run_id: int, number: int) -> int:
     """Return the bytes of one attempt; 0 if there is none."""
+    # In SQL: ROW + coalesce(octet_length(request), 0) + coalesce(octet_length(outcome), 0) + …
     row_bytes = sum((sa.func.coalesce(sa.func.octet_length(c), 0) for c in _text_columns(attempts)), sa.literal(ROW))
     is_attempt = (attempts.c.run_id == run_id) & (attempts.c.number == number)
     return int(connection.execute(sa.select(row_bytes).where(is_attempt)).scalar() or 0)

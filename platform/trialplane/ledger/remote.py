@@ -58,7 +58,7 @@ class Reader:
         parts = urllib.parse.urlsplit(url)
         self._scheme, self._host = parts.scheme, parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._headers = {cluster.TOKEN_HEADER: parts.password or ""}
+        self._headers = {cluster.TOKEN_HEADER: parts.password or ""}  # the token has the place of a password in the URL
         self._path = ledger.path(parts.path, run)
         self._run = run
         self._lock = threading.Lock()  # held during a request, because the connection can carry only one at a time

@@ -240,7 +240,7 @@ def beginnings(
         The checkpoints, and the number of other trials that must be continued but have none, or none in the ledger, as
         after a loss.
     """
-    newest = {request.trial: (request, outcome) for request, outcome in attempts}
+    newest = {request.trial: (request, outcome) for request, outcome in attempts}  # the newest attempt of each trial
     rows = [wire_rows.row(job, request, request.params, outcome) for request, outcome in newest.values()]
     trials_with_checkpoints = _trials_with_checkpoints(job, rows)
     steps_name = new.reuse.steps if isinstance(new.reuse, Reuse) else ""  # parameter with the number of steps of a trial
@@ -252,25 +252,24 @@ def beginnings(
         is_shorter = isinstance(steps, int) and steps < new.params[steps_name]
         if is_shorter:
             params[steps_name] = new.params[steps_name]
-        is_whole = row.state is TrialState.COMPLETE and not is_shorter  # nothing is left to train
-        if is_whole or not _has_fixed_params(params, new):
+        is_fully_trained = row.state is TrialState.COMPLETE and not is_shorter
+        if is_fully_trained or not _has_fixed_params(params, new):
             continue
-        if outcome is None or outcome.checkpoints is None or row.trial not in trials_with_checkpoints:
-            if request.number not in answered:
-                lacking_count += 1
-            continue
-        selected.append(
-            Beginning(
-                run=run,
-                trial=request.trial,
-                params=params,
-                seed=request.seed,
-                digest=outcome.checkpoints.digest,
-                step=outcome.step,
-                offset=offset,
-                best=dict(outcome.best),
+        if outcome is not None and outcome.checkpoints is not None and row.trial in trials_with_checkpoints:
+            selected.append(
+                Beginning(
+                    run=run,
+                    trial=request.trial,
+                    params=params,
+                    seed=request.seed,
+                    digest=outcome.checkpoints.digest,
+                    step=outcome.step,
+                    offset=offset,
+                    best=dict(outcome.best),
+                )
             )
-        )
+        elif request.number not in answered:
+            lacking_count += 1
     return selected, lacking_count
 
 
@@ -324,6 +323,7 @@ def followable_run(
     # If all trials failed, the code may have been at fault. Another kind of machine may not fail.
     repeats_failures = has_success and job.cluster == new.cluster
     failed = {request.number for request, outcome in all_attempts if outcome is not None and outcome.failure is not None}
+    # Numbers of the failed attempts with a retry. (An attempt that continues a paused one has `retry_of`, too.)
     retried = failed.intersection(request.retry_of for request, _ in all_attempts if request.retry_of is not None)
     selected: list[EarlierAttempt] = []
     positions: dict[int, int] = {}
@@ -436,14 +436,16 @@ def _has_fixed_params(params: Mapping[str, Any], job: Job) -> bool:
 
 
 def _trials_with_checkpoints(job: Job, rows: Sequence[TrialRow]) -> Collection[int]:
-    """Return the trials whose checkpoints the controller does not remove.
+    """Return the numbers of the trials whose checkpoints the controller has not removed.
 
-    With `keep` or promotion, these are trials that have not ended, and complete ones; with `keep`, only the best of these.
+    It removes none, except in a job with `keep` or promotion: of the trials that have ended, it then keeps the checkpoints
+    of complete ones; with `keep`, only of the best of these.
     """
     assert isinstance(job, Study)
-    if job.keep is None and job.search.ladder is None:
+    has_promotion = job.search.ladder is not None
+    if job.keep is None and not has_promotion:
         return {row.trial for row in rows}
-    complete = [row for row in wire_rows.ranked(job, list(rows)) if row.state is TrialState.COMPLETE]
+    kept = [row for row in wire_rows.ranked(job, list(rows)) if row.state is TrialState.COMPLETE]
     if job.keep is not None:
-        complete = [row for row in complete if row.feasible][: job.keep.best]
-    return {row.trial for row in complete} | {row.trial for row in rows if not row.state.is_ended}
+        kept = [row for row in kept if row.feasible][: job.keep.best]
+    return {row.trial for row in kept} | {row.trial for row in rows if not row.state.is_ended}

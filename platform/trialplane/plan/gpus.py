@@ -48,10 +48,11 @@ class GpuRequest:
 
     @property
     def memory(self) -> float | None:
-        """Share of the device's memory that a trial may use. 1 if the device limits it. None for whole GPUs."""
+        """Share of the visible memory that a trial must limit itself to, such as 0.5. None for whole GPUs."""
         if self.share is None:
             return None
-        return self.share.gpus if self.share.sharing == "timeSlicing" else 1.0
+        is_limited_by_device = self.share.sharing != "timeSlicing"  # MPS and MIG show a trial only the memory of its share
+        return 1.0 if is_limited_by_device else self.share.gpus
 
     @property
     def uses_mps(self) -> bool:

@@ -88,7 +88,7 @@ def pack(
         InputError: A folder contains a special file, or cannot be read.
     """
     try:
-        entries = dict(_walk(folder, ignore_rule(folder, ignored)))
+        entries = dict(_walk(folder, ignore_rule(folder, ignored)))  # by name in the archive; of a folder, it ends with /
         for package in packages:
             entries |= {f"{package.name}/{name}": path for name, path in _walk(package, ignore_rule(package))}
         paths = {name: path for name, path in entries.items() if not name.endswith("/")}
@@ -486,7 +486,9 @@ def _too_large_message(folder: Path, size_and_limit: str, sizes: dict[str, int])
     head = f"{folder} is {size_and_limit} is the limit. Its largest files:"
     command = f"echo {shlex.quote(largest)} >> {shlex.quote(str(folder / IGNORE_FILE))}"
     tail = f"Leave out what the job does not need: `{command}`."
-    if (folder / (link := largest.rstrip("/"))).exists():  # it is not in a package
+    link = largest.rstrip("/")
+    is_in_folder = (folder / link).exists()  # and not in a package
+    if is_in_folder:
         tail += (
             f" For data that trials read there, write `links: [{link}]` in {JOB}, or `--set 'links=[{link}]'` without one: "
             "trials get a link to it."

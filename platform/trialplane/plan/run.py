@@ -273,16 +273,18 @@ def state_name(state: RunState) -> str:
 def job_fields(job: Job) -> dict[str, Any]:
     """Return a job as the fields `job` and `nulls` of a Run's spec, for manifests and for patches.
 
-    `kubectl apply` may drop nulls. So `nulls` has the paths of the nulls that differ from a missing field: the default of
-    the field is not null, or it is a parameter.
+    `kubectl apply` may drop nulls. So `nulls` has the JSON pointers of the nulls that differ from a missing field: the
+    default of the field is not null, or it is a parameter. An example is `["/params/weights"]`.
     """
     fields = job.model_dump(mode="json")
-    if any(role.program is not None for role in job.roles()):
-        del fields["entrypoint"]  # it is a default, but in a Run it would look like an entrypoint beside a script
-    job_without_nulls: Any = kinds.read(_without_nulls(fields)).model_dump(mode="json")  # it has defaults in their place
+    has_script = any(role.program is not None for role in job.roles())
+    if has_script:
+        del fields["entrypoint"]  # it is a default, but in a Run it would look like an entrypoint beside the script
+    read_without_nulls: Any = kinds.read(_without_nulls(fields)).model_dump(mode="json")  # has defaults in their place
     pointers = []
     for path in _null_paths(fields, path=()):
-        if path[0] == "params" or _value_at(job_without_nulls, path) is not None:
+        is_param = path[0] == "params"
+        if is_param or _value_at(read_without_nulls, path) is not None:
             pointers.append("".join(f"/{_escape(key)}" for key in path))
     return {"job": fields, "nulls": pointers}
 

@@ -381,16 +381,20 @@ def _resize_patch(observed: Observation) -> list[dict[str, Any]]:
     pod_count = max(role.pods, len(observed.pods) - len(pods_to_remove))
     has_autoscaler = bool(cluster_spec.get("enableInTreeAutoscaling"))
     replicas = raycluster.Replicas.of(pod_count, has_autoscaler)
-    new_values = {"maxReplicas": replicas.maximum}
+    new_values: dict[str, Any] = {"maxReplicas": replicas.maximum}
     if not has_autoscaler:  # the autoscaler itself removes pods that have not started, and then idle ones
         new_values |= {"minReplicas": replicas.minimum, "replicas": replicas.initial}
     if all(group.get(name) == value for name, value in new_values.items()):
         return []
-    group_path = "/spec/workerGroupSpecs/0"
-    # With this test, the API server refuses the patch if the RayCluster has another group at this position by then.
-    patch: list[dict[str, Any]] = [{"op": "test", "path": f"{group_path}/groupName", "value": names.group(role.name)}]
-    patch += [{"op": "add", "path": f"{group_path}/{name}", "value": value} for name, value in new_values.items()]
     if not has_autoscaler:
         # Without this list, KubeRay would choose pods by itself, even those with a trial. An old list is replaced.
-        patch.append({"op": "add", "path": f"{group_path}/scaleStrategy", "value": {"workersToDelete": pods_to_remove}})
-    return patch
+        new_values["scaleStrategy"] = {"workersToDelete": pods_to_remove}
+    return _first_group_patch(names.group(role.name), new_values)
+
+
+def _first_group_patch(group_name: str, new_values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the JSON patch that sets fields of the first worker group of a RayCluster."""
+    group_path = "/spec/workerGroupSpecs/0"
+    # With this test, the API server refuses the patch if the RayCluster has another group at this position by then.
+    test = {"op": "test", "path": f"{group_path}/groupName", "value": group_name}
+    return [test, *({"op": "add", "path": f"{group_path}/{name}", "value": value} for name, value in new_values.items())]

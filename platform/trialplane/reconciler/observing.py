@@ -274,17 +274,23 @@ def images(pods: Iterable[Mapping[str, Any]]) -> tuple[Image, ...]:
     """
     pulled_images: list[Image] = []
     for pod in pods:
-        spec, status = pod.get("spec") or {}, pod.get("status") or {}
+        spec = pod.get("spec") or {}
         containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
         image_names = {container["name"]: str(container.get("image", "")) for container in containers}
-        for container in [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]:
-            image, image_id = image_names.get(container["name"], ""), str(container.get("imageID") or "")
-            if container["name"] not in _CONTAINERS or not image_id:  # no ID before the node has pulled the image
+        for status in _container_statuses(pod):
+            image, image_id = image_names.get(status["name"], ""), str(status.get("imageID") or "")
+            if status["name"] not in _CONTAINERS or not image_id:  # no ID before the node has pulled the image
                 continue
             digest = _image_digest(image, image_id)
             if digest is not None:
                 pulled_images.append(Image(image=image, digest=digest))
     return tuple(dict.fromkeys(pulled_images))
+
+
+def _container_statuses(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the statuses of a pod's containers and init containers."""
+    status = pod.get("status") or {}
+    return [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
 
 
 def _image_digest(image: str, image_id: str) -> str | None:
@@ -310,9 +316,9 @@ def owns(observed: Observation, kube_object: KubeObject | None) -> bool:
 
 def _runs(pod: Mapping[str, Any], container: str) -> bool:
     """Whether a container of a pod runs, according to the pod's status."""
-    status = pod.get("status") or {}
-    statuses = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
-    return any(item.get("name") == container and "running" in (item.get("state") or {}) for item in statuses)
+    return any(
+        status.get("name") == container and "running" in (status.get("state") or {}) for status in _container_statuses(pod)
+    )
 
 
 def is_free(kube_object: KubeObject, run: str) -> bool:

@@ -29,7 +29,7 @@ def problem(observed: Observation) -> Problem | None:
 def _is_cluster_of_earlier_run(observed: Observation) -> bool:
     """Whether the RayCluster belongs to an earlier Run of its name, and so is removed together with it."""
     owners = [] if observed.ray_cluster is None else observed.ray_cluster["metadata"].get("ownerReferences") or []
-    return (runs.KIND, observed.name) in [(owner.get("kind"), owner.get("name")) for owner in owners]
+    return any(owner.get("kind") == runs.KIND and owner.get("name") == observed.name for owner in owners)
 
 
 def _record_conflict(observed: Observation) -> Problem | None:

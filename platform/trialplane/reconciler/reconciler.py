@@ -181,35 +181,23 @@ class Reconciler:
             case Desire(changed=changed):
                 self._archive.change_desired(name, changed)
             case Adopt():
-                owners = {"metadata": {"ownerReferences": [runs.owner_reference(name, observed.uid)]}}
-                for code_map in observed.code:
-                    if code_map is not None and not owns(observed, code_map) and is_free(code_map, name):
-                        self.cluster.patch(kinds.CONFIG_MAP, code_map["metadata"]["name"], owners)
+                self._adopt_code(observed)
             case CreateSpec():
-                spec = {
-                    _FILES.job.name: observed.job.model_dump_json(),
-                    _FILES.submission.name: json.dumps(_submission(observed), ensure_ascii=False),
-                }
-                metadata_fields = {"name": names.spec_map(name)}
-                self._apply(observed, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata_fields, "data": spec})
+                self._create_spec(observed)
             case Admit():
-                self._admit(observed)
+                self._create_token(observed)
             case NoteChange(change=change):
                 self._post_event(observed, change)
                 self._archive.record_change(name, change)
             case Enclose():
                 if observed.own_cluster is not None:
-                    annotations = {names.NETWORK_HASH: self._enclose(observed, observed.own_cluster)}
+                    digest = self._apply_network_policies(observed, observed.own_cluster)
+                    annotations = {names.NETWORK_HASH: digest}
                     self.cluster.patch(kinds.RAY_CLUSTER, name, {"metadata": {"annotations": annotations}})
             case Revoke():
                 self._archive.revoke_tokens(name)
             case Start():
-                ray_cluster = self._ray_cluster(observed)
-                ray_cluster["metadata"]["annotations"][names.NETWORK_HASH] = self._enclose(observed, ray_cluster)
-                self._apply(observed, _secret(names.ray_secret(name), names.RAY_TOKEN_KEY, secrets.token_urlsafe(32)))
-                for manifest in raycluster.autoscaler_access(ray_cluster):
-                    self._apply(observed, manifest)
-                self.cluster.create(kinds.RAY_CLUSTER, ray_cluster)
+                self._start(observed)
             case Resize(patch=patch):
                 if observed.ray_cluster is not None:
                     self.cluster.patch(kinds.RAY_CLUSTER, observed.ray_cluster["metadata"]["name"], list(patch))
@@ -222,6 +210,32 @@ class Reconciler:
                     self.cluster.delete(kinds.RAY_CLUSTER, name, foreground=True)
                 if owns(observed, self.cluster.read(kinds.CONFIG_MAP, names.spec_map(name))):
                     self.cluster.delete(kinds.CONFIG_MAP, names.spec_map(name))
+
+    def _adopt_code(self, observed: Observation) -> None:
+        """Make the Run the owner of the ConfigMaps with its code."""
+        owners = {"metadata": {"ownerReferences": [runs.owner_reference(observed.name, observed.uid)]}}
+        for code_map in observed.code:
+            if code_map is not None and not owns(observed, code_map) and is_free(code_map, observed.name):
+                self.cluster.patch(kinds.CONFIG_MAP, code_map["metadata"]["name"], owners)
+
+    def _create_spec(self, observed: Observation) -> None:
+        """Create the ConfigMap with the job and the submission, which the pods read."""
+        files = {
+            _FILES.job.name: observed.job.model_dump_json(),
+            _FILES.submission.name: json.dumps(_submission(observed), ensure_ascii=False),
+        }
+        metadata_fields = {"name": names.spec_map(observed.name)}
+        self._apply(observed, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata_fields, "data": files})
+
+    def _start(self, observed: Observation) -> None:
+        """Create the RayCluster, after the network policies, Ray's token and the service account that its pods need."""
+        ray_cluster = self._ray_cluster(observed)
+        policies_digest = self._apply_network_policies(observed, ray_cluster)
+        ray_cluster["metadata"]["annotations"][names.NETWORK_HASH] = policies_digest
+        ray_token = _secret(names.ray_secret(observed.name), names.RAY_TOKEN_KEY, secrets.token_urlsafe(32))
+        for manifest in (ray_token, *raycluster.autoscaler_access(ray_cluster)):
+            self._apply(observed, manifest)
+        self.cluster.create(kinds.RAY_CLUSTER, ray_cluster)
 
     def _note_deletion(self, name: str, text: str) -> None:
         """Record the deletion of a Run as a change, unless it is recorded already, or the record has no changes."""
@@ -268,13 +282,13 @@ class Reconciler:
         except (TargetError, InputError) as error:  # for example a quota; the ledger has the change anyway
             _logger.warning("%s: the Event of a change could not be created: %s", observed.name, error)
 
-    def _admit(self, observed: Observation) -> None:
+    def _create_token(self, observed: Observation) -> None:
         """Create a new token, with which the controller opens the run at the gateway, and its Secret."""
         token = secrets.token_urlsafe(32)
         self._apply(observed, _secret(names.token_secret(observed.name), names.TOKEN_KEY, token))
         self._archive.set_token(observed.name, token)
 
-    def _enclose(self, observed: Observation, ray_cluster: Mapping[str, Any]) -> str:
+    def _apply_network_policies(self, observed: Observation, ray_cluster: Mapping[str, Any]) -> str:
         """Apply the network policies of a RayCluster's pods, and return their digest."""
         policies = network.policies(ray_cluster, self._site)
         for policy in policies:

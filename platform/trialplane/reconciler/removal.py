@@ -75,12 +75,13 @@ class Removal:
         if is_of_run or self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}"):
             return "its pods are ending"  # they may still write files
         existing_pods = {pod["metadata"]["name"]: pod for pod in self._pods(run)}
-        wait_reasons = [  # all pods are created before one is waited for
-            self._remove_files(run, pod, existing_pods.get(pod["metadata"]["name"]))
-            for pod in removal_pods(run, mark, self._site)
-        ]
-        if any(wait_reasons):
-            return next(filter(None, wait_reasons))
+        wait_reasons: list[str] = []
+        for pod in removal_pods(run, mark, self._site):  # all pods are created before one is waited for
+            wait_reason = self._remove_files(run, pod, existing_pods.get(pod["metadata"]["name"]))
+            if wait_reason:
+                wait_reasons.append(wait_reason)
+        if wait_reasons:
+            return wait_reasons[0]
         try:
             self._archive.delete(run)
         except errors.LedgerLocked as error:  # the database has not detected the end of the controller yet

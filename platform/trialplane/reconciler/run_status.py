@@ -129,6 +129,7 @@ def _ledger_view(observed: Observation, record: Snapshot) -> LedgerView:
             and not record.alive
         )
         return LedgerView(record.status, alive=record.alive, begun=math.inf if is_continued else observed.last_start_time)
+    # The operator is about to start the run, or to complete its stop or failure.
     is_change_due = not observed.is_recorded or observed.is_superseded or observed.is_stopping or observed.is_failing
     is_status_outdated = is_change_due and not record.status.state.is_ended and not record.alive
     # Infinity: every status in the ledger is from before this time, and so does not count.
