@@ -136,9 +136,9 @@ class Connection:
             Failure: The request is invalid or too large, or cannot be served now.
         """
         lock, no_lock = self._service.large_request_lock, contextlib.nullcontext()
-        is_large = len(body) > _LARGE
+        is_large_request = len(body) > _LARGE
         with _map_errors():
-            with lock if is_large else no_lock:
+            with lock if is_large_request else no_lock:
                 request = ledger.decode(body, ledger.REQUEST)
             if isinstance(request, ledger.WriteStatus):
                 _check_status(request.status, len(body))

@@ -31,7 +31,7 @@ Select = Callable[[str, Mapping[str, Any]], Sequence[Sequence[Any]]]
 _OF_RUN = "FROM attempts JOIN runs ON runs.id = attempts.run_id WHERE runs.name = :run"
 _SELECT = f"SELECT end_number, request, outcome, NULL {_OF_RUN}"
 _SELECT_WITH_OPTUNA = f"SELECT end_number, request, outcome, attempts.optuna {_OF_RUN}"
-NO_LIMIT = 10**12  # as a limit of reports: more than any run has
+NO_LIMIT = 10**12  # as a limit of attempts or reports: more than any run has
 _PAGE = 2000  # maximum number of attempts or reports of a page
 SOURCE_PAGE = 200  # maximum number of attempts on a page of a `storages.Source`
 # Codes of errors that mean that a file is damaged or is not a ledger. SQLITE_ERROR is among them, as a missing table has it.
@@ -108,7 +108,7 @@ def running_after(select: Select, run: str, after: int) -> list[Attempt]:
     return _read(select, f"{_SELECT} AND end_number IS NULL AND number > :after ORDER BY number", run=run, after=after)
 
 
-def ended_after(select: Select, run: str, after: int, limit: int = 1 << 60) -> tuple[int, list[Attempt]]:
+def ended_after(select: Select, run: str, after: int, limit: int = NO_LIMIT) -> tuple[int, list[Attempt]]:
     """Return the attempts whose ends have numbers above `after`.
 
     Args:

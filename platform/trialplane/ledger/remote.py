@@ -111,7 +111,7 @@ class Reader:
             return self._call(lambda: self._send_over_any_connection(request, answer_type))
 
     def _call(self, action: Callable[[], ResultT]) -> ResultT:
-        """Call a function that uses the connection, and return its result.
+        """Call a function that uses the connection, and return its result. `Storage` also waits for the run's lock here.
 
         Raises:
             LedgerUnavailable: The gateway is unavailable.

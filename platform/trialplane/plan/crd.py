@@ -243,9 +243,10 @@ class _Converter:
 
 
 def _union(forms: Sequence[Schema]) -> Schema:
-    """Return the narrowest structural schema that allows all values of several schemas.
+    """Return the narrowest structural schema that allows all values of several structural schemas.
 
-    Kubernetes allows one type for each value, except integer or string. So for other types, any value is allowed.
+    Kubernetes allows one type for each value, except integer or string. So for other types, any value is allowed: the union
+    of {"type": "string"} and {"type": "boolean"} has only the keyword `_ANY_VALUE`.
     """
     nullable = {"nullable": True} if any(form.get("nullable") for form in forms) else {}
     alternatives = [{key: value for key, value in form.items() if key != "nullable"} for form in forms]

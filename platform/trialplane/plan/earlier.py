@@ -319,10 +319,10 @@ def followable_run(
     if job.pruner != new.pruner or new.population is not None or new.search.suggests:
         return FollowableRun(run, decides_alike)
     all_attempts = list(attempts)
-    has_success = any(outcome is not None and outcome.failure is None for _, outcome in all_attempts)
-    # If all trials failed, the code may have been at fault. Another kind of machine may not fail.
-    repeats_failures = has_success and job.cluster == new.cluster
+    succeeded = [request.number for request, outcome in all_attempts if outcome is not None and outcome.failure is None]
     failed = {request.number for request, outcome in all_attempts if outcome is not None and outcome.failure is not None}
+    # If all trials failed, the code may have been at fault. Another kind of machine may not fail.
+    repeats_failures = bool(succeeded) and job.cluster == new.cluster
     # Numbers of the failed attempts with a retry. (An attempt that continues a paused one has `retry_of`, too.)
     retried = failed.intersection(request.retry_of for request, _ in all_attempts if request.retry_of is not None)
     selected: list[EarlierAttempt] = []
@@ -331,10 +331,10 @@ def followable_run(
     for request, outcome in all_attempts:
         params = {**job.params, **request.params}
         ended += [positions[number] for number in request.ended_before if number not in retried]
-        repeated = _repeatable(outcome, params, new, repeats_failures=repeats_failures)
+        reusable_outcome = _reusable_outcome(outcome, params, new, repeats_failures=repeats_failures)
         if request.retry_of in retried:  # it replaces the outcome of the attempt that failed
             position = positions[request.retry_of]
-            selected[position] = dataclasses.replace(selected[position], outcome=repeated)
+            selected[position] = dataclasses.replace(selected[position], outcome=reusable_outcome)
         else:
             position = len(selected)
             segment = request.segment or Segment()
@@ -347,7 +347,7 @@ def followable_run(
                     rung=segment.rung,
                     done=segment.done,
                     ended_before=tuple(ended),
-                    outcome=repeated,
+                    outcome=reusable_outcome,
                 )
             )
             ended = []
@@ -355,7 +355,7 @@ def followable_run(
     return FollowableRun(run=run, decides_alike=decides_alike, attempts=selected, positions=positions)
 
 
-def _repeatable(
+def _reusable_outcome(
     outcome: TrialOutcome | None, params: Mapping[str, Any], new: Study, *, repeats_failures: bool
 ) -> TrialOutcome | None:
     """Return what a new run takes over of an attempt's end; None if it must train.

@@ -274,7 +274,7 @@ def unpack(data: bytes, target: Path, sha256: str = "") -> None:
             for member in archive:
                 extract(archive, member, scratch)
         scratch.chmod(0o755)
-        scratch.replace(target)
+        scratch.replace(target)  # fails if `target` is not empty
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"the packed code for {target} is damaged: {error}") from error
     except OSError as error:
