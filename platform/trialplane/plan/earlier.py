@@ -445,7 +445,7 @@ def _trials_with_checkpoints(job: Job, rows: Sequence[TrialRow]) -> Collection[i
     has_promotion = job.search.ladder is not None
     if job.keep is None and not has_promotion:
         return {row.trial for row in rows}
-    kept = [row for row in wire_rows.ranked(job, list(rows)) if row.state is TrialState.COMPLETE]
+    remaining = [row for row in wire_rows.ranked(job, list(rows)) if row.state is TrialState.COMPLETE]
     if job.keep is not None:
-        kept = [row for row in kept if row.feasible][: job.keep.best]
-    return {row.trial for row in kept} | {row.trial for row in rows if not row.state.is_ended}
+        remaining = [row for row in remaining if row.feasible][: job.keep.best]
+    return {row.trial for row in remaining} | {row.trial for row in rows if not row.state.is_ended}
