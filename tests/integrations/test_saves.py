@@ -143,9 +143,9 @@ def test_one_that_cannot_be_written_leaves_the_others(tmp_path: Path, monkeypatc
 
 
 def test_a_library_of_folders_is_refused_a_url() -> None:
-    assert saves.folder("file:///data/checkpoints", "it") == saves.folder("/data/checkpoints", "it")
+    assert saves.local_folder("file:///data/checkpoints", "it") == saves.local_folder("/data/checkpoints", "it")
     with pytest.raises(errors.InputError) as refused:
-        saves.folder("s3://bucket/runs", "transformers' Trainer")
+        saves.local_folder("s3://bucket/runs", "transformers' Trainer")
     assert str(refused.value) == (
         "the checkpoints of this run are at s3://bucket/runs, and transformers' Trainer only writes to folders. Remove "
         "checkpoints.url from job.yaml, have the chart store checkpoints on a volume (its value checkpoints), or save with "

@@ -100,7 +100,7 @@ def test_kills_change_neither_lineage_nor_metrics(study: Study) -> None:
     for name in ("alone", "killed"):
         folders = {folder.name: folder for folder in (study.files(name).checkpoints / name).iterdir()}
         assert folders.keys() == {f"trial-{trial}" for trial in range(6)}, "the checkpoints of the intervals are gone"
-        newest = [max(record.order(path.name) for path in folder.glob("step-*"))[0] for folder in folders.values()]
+        newest = [max(record.sort_key(path.name) for path in folder.glob("step-*"))[0] for folder in folders.values()]
         assert newest == [8] * 6, "those of the last step stay"
     taken = [one["tags"] for one in study.mlflow_runs("killed") if "trialplane.parent_trial" in one["tags"]]
     assert taken

@@ -239,7 +239,7 @@ def test_a_record_survives_a_moved_folder(tmp_path: Path) -> None:
     shutil.move(tmp_path / "a", tmp_path / "b")
     (found,) = Checkpoints(tmp_path / "b").all()
     assert found.location == str(tmp_path / "b" / "step-0000000001")
-    assert record.name_of(1, ["step-0000000001", "step-0000000001.4"]) == "step-0000000001.5"
+    assert record.unused_name(1, ["step-0000000001", "step-0000000001.4"]) == "step-0000000001.5"
 
 
 def test_all_checkpoints_of_a_trial_are_removed_and_of_no_other(place: str) -> None:

@@ -92,7 +92,7 @@ class LocalTarget:
         if not paths.has_checkpoint(checkpoints):
             return f"{saving.no_checkpoint_message(run)} (in {checkpoints})"
         names = [path.name for path in checkpoints.iterdir() if record.is_name(path.name)]
-        steps = sorted({step for step, _ in map(record.order, names)})
+        steps = sorted(set(map(record.step_of, names)))
         if start is None or start.step is None or start.step in steps:
             return ""
         return f"trial {start.trial} of {run} has no checkpoint of step {start.step}; it has {', '.join(map(str, steps))}"

@@ -95,7 +95,7 @@ def save(accelerator: Accelerator, step: int) -> None:
     # all ranks together.
     if accelerator.is_main_process:
         older = _complete(folder)
-        incomplete.rename(folder / record.name_of(step, [path.name for path in older]))
+        incomplete.rename(folder / record.unused_name(step, [path.name for path in older]))
         # The new checkpoint always stays, even if an unusable one of a higher step exists.
         for outdated in older[: -(saves.KEEP - 1)]:
             shutil.rmtree(outdated)
@@ -145,7 +145,7 @@ def resume(accelerator: Accelerator) -> int:
     if ctx is None:
         return 0
     resumed_location = ctx.resume_from
-    checkpoints = [path for path in _complete(_folder(ctx.checkpoints)) if ctx.is_usable(record.order(path.name)[0])]
+    checkpoints = [path for path in _complete(_folder(ctx.checkpoints)) if ctx.is_usable(record.step_of(path.name))]
     if not checkpoints and resumed_location is not None:
         checkpoints = _complete(_folder(resumed_location))
         if not checkpoints:
@@ -155,15 +155,15 @@ def resume(accelerator: Accelerator) -> int:
     accelerator.load_state(str(checkpoints[-1]))
     # Accelerate has no public name for the optimizers that it was given.
     ctx.check_optimizer(group for optimizer in accelerator._optimizers for group in optimizer.param_groups)
-    return record.order(checkpoints[-1].name)[0]
+    return record.step_of(checkpoints[-1].name)
 
 
 def _folder(location: str) -> Path:
     """Return the folder at a location of checkpoints; raise InputError for a URL."""
-    return saves.folder(location, "accelerator.save_state")
+    return saves.local_folder(location, "accelerator.save_state")
 
 
 def _complete(folder: Path) -> list[Path]:
     """Return the checkpoints, oldest first. A checkpoint gets its final name when it is complete."""
     checkpoints = [path for path in folder.iterdir() if record.is_name(path.name)] if folder.is_dir() else []
-    return sorted(checkpoints, key=lambda path: record.order(path.name))
+    return sorted(checkpoints, key=lambda path: record.sort_key(path.name))

@@ -47,7 +47,7 @@ class TrialCallback:
         ctx = trialplane.current()
         if ctx is None:
             return
-        file = saves.folder(ctx.checkpoints, "CatBoost") / _FILE
+        file = saves.local_folder(ctx.checkpoints, "CatBoost") / _FILE
         file.parent.mkdir(parents=True, exist_ok=True)
         if ctx.needs_newest:  # the trial is a member of a population, which continues with other parameters
             raise errors.InputError(
@@ -55,7 +55,7 @@ class TrialCallback:
                 "take pruner: {name: asha, promote: true} instead of population"
             )
         if (resumed_location := ctx.resume_from) is not None and not file.exists():
-            other_snapshot = saves.folder(resumed_location, "CatBoost") / _FILE
+            other_snapshot = saves.local_folder(resumed_location, "CatBoost") / _FILE
             if not other_snapshot.exists():
                 raise errors.CheckpointError(saves.no_checkpoint_message(ctx, resumed_location))
             shutil.copy(other_snapshot, file)

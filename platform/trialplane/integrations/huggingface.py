@@ -195,7 +195,7 @@ def output_dir(otherwise: str) -> str:
         InputError: The run saves checkpoints at a URL, and the Trainer only writes to folders.
     """
     ctx = trialplane.current()
-    return otherwise if ctx is None else str(saves.folder(ctx.checkpoints, "transformers' Trainer"))
+    return otherwise if ctx is None else str(saves.local_folder(ctx.checkpoints, "transformers' Trainer"))
 
 
 def resume_from() -> str | None:
@@ -214,9 +214,9 @@ def resume_from() -> str | None:
     if ctx is None:
         return None
     resumed_location = ctx.resume_from
-    checkpoint = _newest(saves.folder(ctx.checkpoints, "transformers' Trainer"), ctx.is_usable)
+    checkpoint = _newest(saves.local_folder(ctx.checkpoints, "transformers' Trainer"), ctx.is_usable)
     if checkpoint is None and resumed_location is not None:
-        folder = saves.folder(resumed_location, "transformers' Trainer")
+        folder = saves.local_folder(resumed_location, "transformers' Trainer")
         checkpoint = _newest(folder, only_newest=ctx.needs_newest)
         if checkpoint is None:
             raise errors.CheckpointError(saves.no_checkpoint_message(ctx, resumed_location))

@@ -141,7 +141,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
             file = Path(folder) / _FILE
             trainer.save_checkpoint(file)
-            self._saves.add(trainer.global_step, file)
+            self._saves.add_file(trainer.global_step, file)
 
 
 def resume_from() -> str | None:

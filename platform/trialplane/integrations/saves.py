@@ -56,9 +56,9 @@ class Saves:
         with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
             file = Path(folder) / self._file
             write(file)
-            self.add(step, file)
+            self.add_file(step, file)
 
-    def add(self, step: int, file: Path) -> None:
+    def add_file(self, step: int, file: Path) -> None:
         """Save an existing file as a checkpoint, like `save`."""
         ctx = trialplane.current()
         if ctx is None or not ctx.is_main:
@@ -117,11 +117,10 @@ class Saves:
         """
         store = stores.open_store(location)
 
-        def read(saved: record.Saved) -> Path:
-            return self._copy(store, saved, workdir)
+        def read(saved: record.Saved) -> SavedFile:
+            return SavedFile(saved.step, self._copy(store, saved, workdir))
 
-        newest = stores.only_newest(store, read) if only_newest else stores.newest(store, read, is_usable)
-        return None if newest is None else SavedFile(newest[0].step, newest[1])
+        return stores.only_newest(store, read) if only_newest else stores.newest(store, read, is_usable)
 
     def _copy(self, store: stores.Store, saved: record.Saved, workdir: Path) -> Path:
         """Copy the file of a checkpoint to `workdir`, and return the path of the copy.
@@ -141,7 +140,8 @@ class Saves:
             while piece := source.read(_PIECE):
                 crc = zlib.crc32(piece, crc)
                 target.write(piece)
-        if (crc, copy.stat().st_size) != (saved.parts[self._file].crc, saved.parts[self._file].size):
+        part = saved.parts[self._file]
+        if (crc, copy.stat().st_size) != (part.crc, part.size):
             raise errors.CheckpointDamaged(f"{saved.location}/{self._file} is truncated or changed")
         return copy
 
@@ -154,8 +154,12 @@ def no_checkpoint_message(ctx: trialplane.Context, location: str) -> str:
     return f"there is no checkpoint to continue from at {location}: the {saver} has saved none, or it was deleted{advice}"
 
 
-def folder(location: str, writer: str) -> Path:
+def local_folder(location: str, writer: str) -> Path:
     """Return the folder at a location of checkpoints, for a library that only writes to folders.
+
+    Args:
+        location: Folder or URL.
+        writer: Name of the library, for the error.
 
     Raises:
         InputError: The location is a URL.

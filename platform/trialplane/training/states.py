@@ -128,12 +128,12 @@ class States:
             CheckpointDamaged: No usable state is intact, and at least one is damaged.
         """
         if self._world_size == 1:
-            return _restore_generators(stores.newest(stores.open_store(self._location), self._read, is_usable))
+            return stores.newest(stores.open_store(self._location), self._restore, is_usable)
         from trialplane.training.checkpoint import writer  # imports torch, which ranks use
 
         # Every rank reads the checkpoint that rank 0 has selected, because ranks may see different lists of a shared folder.
         chosen: Saved | None = writer.agree(lambda: self._checkpoints.newest_intact(is_usable), self._rank, self._world_size)
-        return None if chosen is None else _restore_generators((chosen, self._read(chosen)))
+        return None if chosen is None else self._restore(chosen)
 
     def restore_newest(self) -> Restored | None:
         """Read the newest state, and restore the random generators. Return None if there is no state.
@@ -141,7 +141,7 @@ class States:
         Raises:
             CheckpointDamaged: It is damaged. An older state is not used instead.
         """
-        return _restore_generators(stores.only_newest(stores.open_store(self._location), self._read))
+        return stores.only_newest(stores.open_store(self._location), self._restore)
 
     @property
     def _checkpoints(self) -> Any:
@@ -152,11 +152,8 @@ class States:
             self._torch_checkpoints = checkpoint.Checkpoints(self._location, keep_last=_KEEP)
         return self._torch_checkpoints
 
-    def _read(self, saved: Saved) -> tuple[dict[str, Any], Callable[[], None]]:
-        """Return the state of a checkpoint, and a function that restores the random generators.
-
-        The function does nothing if their state was not saved for this rank.
-        """
+    def _restore(self, saved: Saved) -> Restored:
+        """Read the state of a checkpoint, and restore the random generators if their state was saved for this rank."""
         if _PACKED not in saved.parts:  # in torch's format
             from trialplane.training import checkpoint  # imports torch
 
@@ -165,25 +162,12 @@ class States:
                 raise errors.CheckpointError(
                     f"{saved.location} was not saved by ctx.save; read it with trialplane.training.checkpoint"
                 )
-            if rank_state is None:  # the number of ranks has changed
-                return tree["state"], lambda: None
-            return tree["state"], lambda: checkpoint.set_rng_state(rank_state["rng"])
+            if rank_state is not None:  # otherwise the number of ranks has changed
+                checkpoint.set_rng_state(rank_state["rng"])
+            return Restored(saved.step, tree["state"])
         store = stores.open_store(self._location)
         with store.local(saved.name, _PACKED) as path:
             stores.verify(path, saved.parts[_PACKED], f"{saved.location}/{_PACKED}")
             tree = transport.unpack(np.fromfile(path, dtype=np.uint8), copy=True)
-        return tree["state"], lambda: generators.set_state(tree["rng"])
-
-
-def _restore_generators(read: tuple[Saved, tuple[dict[str, Any], Callable[[], None]]] | None) -> Restored | None:
-    """Restore the random generators that were saved with a state, and return the state.
-
-    Args:
-        read: Checkpoint, and what `States._read` has returned for it: the state, and the function that restores the
-            generators. None without a checkpoint, for which None is returned.
-    """
-    if read is None:
-        return None
-    checkpoint, (state, restore_generators) = read
-    restore_generators()
-    return Restored(checkpoint.step, state)
+        generators.set_state(tree["rng"])
+        return Restored(saved.step, tree["state"])

@@ -149,7 +149,7 @@ class Checkpoints:
         copies, size = self._copier.copy(states, "state")
         share = writer.Share(
             step=step,
-            trees=copies,
+            states=copies,
             size=size,
             rank=rank,
             world_size=world_size,
@@ -204,9 +204,6 @@ class Checkpoints:
 
     def verify(self, saved: Saved) -> None:
         """Read every file of a checkpoint, and compare its checksum.
-
-        Args:
-            saved: Checkpoint to read.
 
         Raises:
             CheckpointDamaged: A file is missing, truncated or changed.
@@ -326,8 +323,12 @@ class Checkpoints:
         Raises:
             CheckpointDamaged: No usable checkpoint is intact, and at least one is damaged.
         """
-        newest = stores.newest(self._store, self.verify, is_usable)
-        return None if newest is None else newest[0]
+
+        def verified(saved: Saved) -> Saved:
+            self.verify(saved)
+            return saved
+
+        return stores.newest(self._store, verified, is_usable)
 
     def _read(self, saved: Saved, file: str, map_location: Any, verify: bool) -> dict[str, Any]:
         """Return the state in a file of a checkpoint."""

@@ -29,9 +29,10 @@ class Copier:
     """
 
     def __init__(self) -> None:
-        self._buffers: dict[str, torch.Tensor] = {}
+        self._buffers: dict[str, torch.Tensor] = {}  # reused memory, by the path of the tensor in the state
+        # Copies of the current state's tensors, by device, address and layout of the original. Tied weights have the same.
         self._copied: dict[tuple[Any, ...], torch.Tensor] = {}
-        self._size = 0
+        self._size = 0  # bytes of these copies
 
     def copy(self, state: Mapping[str, Any], name: str) -> tuple[dict[str, Any], int]:
         """Return a copy of a state, and the number of bytes of its tensors. Wait for the GPUs that it has tensors on.
@@ -44,7 +45,7 @@ class Copier:
             TypeError: A leaf has a type that the safe loader does not accept.
         """
         self._copied, self._size = {}, 0
-        copied = {key: self._tree(value, f'{name}["{key}"]') for key, value in state.items()}
+        copied = {key: self._copy_value(value, f'{name}["{key}"]') for key, value in state.items()}
         devices = {device for device, *_ in self._copied}
         for device in devices:
             if device.type == "cuda":
@@ -52,24 +53,24 @@ class Copier:
         self._copied = {}
         return copied, self._size
 
-    def _tree(self, value: Any, path: str) -> Any:
-        """Return a copy of a value, with all values in it. `path` is for errors.
+    def _copy_value(self, value: Any, path: str) -> Any:
+        """Return a copy of a value, with all values in it. `path` is for errors: `state["model"]['bias']`.
 
-        Raise TypeError for other types. These include subclasses of list and the like, which the safe loader refuses.
+        Raise TypeError for a type that torch's safe loader refuses, such as a subclass of list.
         """
         if isinstance(value, torch.Tensor):
-            return self._tensor(value, path)
+            return self._copy_tensor(value, path)
         if isinstance(value, Mapping):
-            inner = {key: self._tree(item, f"{path}[{key!r}]") for key, item in value.items()}
+            copied = {key: self._copy_value(item, f"{path}[{key!r}]") for key, item in value.items()}
             if type(value) is collections.Counter:  # the milestones in the state of torch's MultiStepLR
-                return collections.Counter(inner)
+                return collections.Counter(copied)
             if hasattr(value, "_metadata"):  # of a module: versions of its parts, which load_state_dict reads
-                ordered: Any = collections.OrderedDict(inner)
+                ordered: Any = collections.OrderedDict(copied)
                 ordered._metadata = value._metadata
                 return ordered
-            return inner
+            return copied
         if type(value) in (list, tuple):
-            return type(value)(self._tree(inner, f"{path}[{number}]") for number, inner in enumerate(value))
+            return type(value)(self._copy_value(item, f"{path}[{index}]") for index, item in enumerate(value))
         if type(value) is set:
             return set(value)
         if type(value) in _PLAIN:
@@ -80,7 +81,7 @@ class Copier:
             ".state_dict() of an object, .to_local() of a DTensor"
         )
 
-    def _tensor(self, tensor: torch.Tensor, path: str) -> torch.Tensor:
+    def _copy_tensor(self, tensor: torch.Tensor, path: str) -> torch.Tensor:
         """Return a copy of a tensor in the memory for its path. The copy from a GPU may not be complete yet."""
         tensor = tensor.detach()
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_meta:

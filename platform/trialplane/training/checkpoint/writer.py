@@ -26,6 +26,8 @@ from trialplane.training.steps.stores import Store
 
 T = TypeVar("T")
 
+_OUT_OF_SPACE: Mapping[int | None, str] = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Share:
@@ -33,7 +35,7 @@ class Share:
 
     Attributes:
         step: Number of optimizer steps done.
-        trees: Copied states, by file.
+        states: Copied states, by file.
         size: Bytes of their tensors.
         rank: Number of this rank.
         world_size: Number of ranks.
@@ -44,7 +46,7 @@ class Share:
     """
 
     step: int
-    trees: Mapping[str, Mapping[str, Any]]
+    states: Mapping[str, Mapping[str, Any]]
     size: int
     rank: int
     world_size: int
@@ -66,7 +68,7 @@ def write(store: Store, rules: Rules, share: Share) -> None:
     name = ""
     parts: dict[str, Part] = {}
     try:
-        name = record.name_of(share.step, store.complete())
+        name = record.unused_name(share.step, store.complete())
         parts = _write_parts(store, name, share)
     except Exception as error:  # noqa: BLE001  raised below: this rank must first meet the other ranks, which wait for it
         failure = error
@@ -89,17 +91,17 @@ def write(store: Store, rules: Rules, share: Share) -> None:
 
 def _write_parts(store: Store, name: str, share: Share) -> dict[str, Part]:
     """Write the files of this rank. If one fails, remove all of them, so that a full disk does not stay full."""
-    marker = _marker(share.rank)
+    parts_file = _parts_file(share.rank)
     parts: dict[str, Part] = {}
     try:
-        for file, tree in share.trees.items():
+        for file, state in share.states.items():
             with store.create(name, file) as sink:
-                parts[file] = tensors.write(tree, sink)
+                parts[file] = tensors.write(state, sink)
         if share.rank != 0:  # rank 0 reads the sizes and checksums of the others' files, to write COMPLETE
-            with store.create(name, marker) as sink:
+            with store.create(name, parts_file) as sink:
                 sink.write(json.dumps({file: dataclasses.asdict(part) for file, part in parts.items()}).encode())
     except BaseException:
-        for file in (*share.trees, marker):
+        for file in (*share.states, parts_file):
             store.discard(name, file)
         raise
     return parts
@@ -119,10 +121,10 @@ def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[s
         CheckpointError: A rank did not write its part.
     """
     for rank in range(1, share.world_size):
-        marker = store.read_draft(name, _marker(rank))
-        if marker is None:
+        parts_json = store.read_draft(name, _parts_file(rank))
+        if parts_json is None:
             raise errors.CheckpointError(f"rank {rank} could not write its part; see the error of that rank")
-        parts |= {file: Part(**part) for file, part in json.loads(marker).items()}
+        parts |= {file: Part(**part) for file, part in json.loads(parts_json).items()}
     saved = Saved(
         step=share.step,
         name=name,
@@ -136,7 +138,7 @@ def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[s
     store.publish(name, record.dump(saved), parts)
     try:
         store.sweep()
-        for old in rules.surplus(stores.records(store)[0]):
+        for old in rules.surplus(stores.records(store).saved):
             store.remove(old.name)
     except OSError as error:  # the new checkpoint is complete nevertheless
         warnings.warn(
@@ -144,8 +146,8 @@ def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[s
         )
 
 
-def _marker(rank: int) -> str:
-    """Return the name of the file that lists the parts of a rank."""
+def _parts_file(rank: int) -> str:
+    """Return the name of the file in which a rank lists its files for rank 0, with their sizes and checksums."""
     return f"rank-{rank:05d}.json"
 
 
@@ -168,25 +170,24 @@ def _write_error(store: Store, share: Share, failure: Exception) -> errors.Check
     older = "There is no earlier checkpoint"
     try:
         if complete := store.complete():
-            last_step, _ = record.order(complete[-1])
-            older = f"The checkpoint of step {last_step} is complete and unchanged"
+            older = f"The checkpoint of step {record.step_of(complete[-1])} is complete and unchanged"
     except OSError as error:
         older = f"The other checkpoints cannot be listed: {error}"
     head = f"the checkpoint of step {share.step} at {store.location} was not written"
-    if not isinstance(failure, OSError) or failure.errno not in (errno.ENOSPC, errno.EDQUOT):
+    cause = _OUT_OF_SPACE.get(failure.errno) if isinstance(failure, OSError) else None
+    if cause is None:
         error_class = "" if isinstance(failure, errors.CheckpointError) else f"{type(failure).__name__}: "
         return errors.CheckpointError(f"{head}: {error_class}{errors.first_line(failure)}. {older}")
     free = store.free()
-    free_space = "" if free is None else f", and {_bytes(free)} are free"
-    cause = "the disk is full" if failure.errno == errno.ENOSPC else "the quota is used up"
+    free_space = "" if free is None else f", and {_readable_size(free)} are free"
     return errors.CheckpointError(
-        f"{head}: {cause}. It takes {_bytes(share.size)} on rank {share.rank}{free_space}. {older}. Make room, keep fewer "
-        "(keep_last, keep_best, keep_every), or write elsewhere (checkpoints.url)"
+        f"{head}: {cause}. It takes {_readable_size(share.size)} on rank {share.rank}{free_space}. {older}. Make room, "
+        "keep fewer (keep_last, keep_best, keep_every), or write elsewhere (checkpoints.url)"
     )
 
 
-def _bytes(size: int) -> str:
-    """Return a size in GiB, MiB or KiB."""
+def _readable_size(size: int) -> str:
+    """Return a number of bytes in GiB, MiB or KiB: `1.5 GiB`."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20)):
         if size >= factor:
             return f"{size / factor:.1f} {unit}"

@@ -113,7 +113,7 @@ class Snapshots:
         store = self._store
         try:
             existing = store.complete()
-            name = record.name_of(step, existing)
+            name = record.unused_name(step, existing)
             size = self._put_weights(name, model)
             config = getattr(model, "config", None)
             if config is not None and hasattr(config, "to_json_string"):
@@ -123,7 +123,7 @@ class Snapshots:
             fields = {"format": FORMAT, "step": step, "size": size, "metrics": values}
             store.publish(name, json.dumps(fields).encode(), (WEIGHTS, CONFIG))
             for older in existing:
-                if record.order(older)[0] == step:
+                if record.step_of(older) == step:
                     store.remove(older)
             for surplus in surplus_snapshots(self.all(), self._keep, self._max_bytes):
                 store.remove(surplus.name)

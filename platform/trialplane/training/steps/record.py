@@ -83,9 +83,14 @@ def rank_file(rank: int) -> str:
     return f"rank-{rank:05d}.pt"
 
 
-def name_of(step: int, existing: Sequence[str]) -> str:
-    """Return a free folder name for a new checkpoint of a step, given the names of the complete ones."""
-    numbers = [number for existing_step, number in map(order, existing) if existing_step == step]
+def unused_name(step: int, existing: Sequence[str]) -> str:
+    """Return a folder name for a new checkpoint of a step: `step-0000001200`, or `step-0000001200.1` for a second one.
+
+    Args:
+        step: Step of the new checkpoint.
+        existing: Names of the complete checkpoints.
+    """
+    numbers = [number for existing_step, number in map(sort_key, existing) if existing_step == step]
     return f"step-{step:010d}" + (f".{max(numbers) + 1}" if numbers else "")
 
 
@@ -94,7 +99,7 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def order(name: str) -> tuple[int, int]:
+def sort_key(name: str) -> tuple[int, int]:
     """Return the sort key of a checkpoint: its step, and its number among those of that step, from 0.
 
     Raises:
@@ -107,8 +112,8 @@ def order(name: str) -> tuple[int, int]:
 
 
 def step_of(name: str) -> int:
-    """Return the step of a checkpoint, by its name; raise ValueError as `order` does."""
-    return order(name)[0]
+    """Return the step of a checkpoint, by its name; raise ValueError as `sort_key` does."""
+    return sort_key(name)[0]
 
 
 def dump(saved: Saved) -> bytes:
@@ -119,14 +124,14 @@ def dump(saved: Saved) -> bytes:
     return body + f"\ncrc32 {zlib.crc32(body):08x}\n".encode()
 
 
-def load(data: bytes, name: str, location: str) -> Saved:
-    """Return the checkpoint that a COMPLETE file describes.
+def load(complete: bytes, name: str, location: str) -> Saved:
+    """Return the checkpoint that the content of a COMPLETE file describes.
 
     Raises:
-        CheckpointDamaged: The data has changed since it was written.
+        CheckpointDamaged: The file has changed since it was written.
         CheckpointError: A newer trialplane wrote it.
     """
-    body, _, tail = data.partition(b"\n")
+    body, _, tail = complete.partition(b"\n")
     if tail != f"crc32 {zlib.crc32(body):08x}\n".encode():
         raise errors.CheckpointDamaged(f"{location}/{COMPLETE} is truncated or changed")
     fields = json.loads(body)
@@ -170,7 +175,7 @@ class Rules:
         Args:
             saved: All complete checkpoints.
         """
-        in_order = sorted(saved, key=lambda checkpoint: order(checkpoint.name))
+        in_order = sorted(saved, key=lambda checkpoint: sort_key(checkpoint.name))
         last_of_step = {checkpoint.step: checkpoint for checkpoint in in_order}  # the last one replaces those before it
         steps = list(last_of_step)
         retained_steps = set(steps[-self.keep_last :])
@@ -198,22 +203,22 @@ def difference(saved_shapes: Shapes, model_shapes: Shapes) -> str:
     if reshaped:
         name = reshaped[0]
         more = f" (and {len(reshaped) - 1} more)" if len(reshaped) > 1 else ""
-        parts.append(
-            f"{name} is {_shape(saved_shapes[name])} in the checkpoint and {_shape(model_shapes[name])} in this model{more}"
-        )
+        saved_shape, model_shape = _shape_text(saved_shapes[name]), _shape_text(model_shapes[name])
+        parts.append(f"{name} is {saved_shape} in the checkpoint and {model_shape} in this model{more}")
     if missing:
-        parts.append(f"{_some(missing)} only in this model")
+        parts.append(f"{_names_with_verb(missing)} only in this model")
     if extra:
-        parts.append(f"{_some(extra)} only in the checkpoint")
+        parts.append(f"{_names_with_verb(extra)} only in the checkpoint")
     return "; ".join(parts)
 
 
-def _shape(shape: Sequence[int]) -> str:  # a tensor without dimensions is a number
-    return "×".join(str(size) for size in shape) or "a number"
+def _shape_text(shape: Sequence[int]) -> str:
+    """Return a shape as `768×3072`. A tensor without dimensions is a number."""
+    return "×".join(map(str, shape)) or "a number"
 
 
-def _some(names: Sequence[str]) -> str:
-    """Return up to three of the names and the number of the others, with "is" or "are"."""
+def _names_with_verb(names: Sequence[str]) -> str:
+    """Return names as the start of a sentence: `a is`, `a, b are` or `a, b, c and 4 more are`."""
     shown = ", ".join(names[:3])
     if len(names) > 3:
         return f"{shown} and {len(names) - 3} more are"

@@ -15,7 +15,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from trialplane import errors
 from trialplane.training.steps import record
@@ -136,22 +136,33 @@ def open_store(location: str) -> Store:
     return UrlStore(location) if folder is None else FolderStore(folder.expanduser().absolute())
 
 
-def records(store: Store) -> tuple[list[record.Saved], list[errors.CheckpointDamaged]]:
-    """Return the complete checkpoints, oldest first, and the errors of those whose COMPLETE is damaged."""
-    saved, damaged = [], []
+class Records(NamedTuple):
+    """The complete checkpoints, oldest first, and the errors of those whose COMPLETE is damaged."""
+
+    saved: list[record.Saved]
+    damaged: list[errors.CheckpointDamaged]
+
+
+def records(store: Store) -> Records:
+    """Read the descriptions of all complete checkpoints."""
+    result = Records([], [])
     for name in store.complete():
         try:
-            data = store.read(name, record.COMPLETE)
-            saved.append(record.load(data, name, store.url(name)))
+            result.saved.append(_load(store, name))
         except errors.CheckpointDamaged as error:
-            damaged.append(error)
-    return saved, damaged
+            result.damaged.append(error)
+    return result
+
+
+def _load(store: Store, name: str) -> record.Saved:
+    """Return the description of a complete checkpoint; raise CheckpointDamaged if it is damaged."""
+    return record.load(store.read(name, record.COMPLETE), name, store.url(name))
 
 
 def newest(
     store: Store, read: Callable[[record.Saved], T], is_usable: Callable[[int], bool] = lambda step: True
-) -> tuple[record.Saved, T] | None:
-    """Return the newest intact checkpoint that can be used, and its content. Damaged ones are skipped with a warning.
+) -> T | None:
+    """Read the newest intact checkpoint that can be used. Damaged ones are skipped with a warning.
 
     Args:
         store: Store of the checkpoints.
@@ -159,7 +170,7 @@ def newest(
         is_usable: Function that returns whether a checkpoint of a step can be used.
 
     Returns:
-        None if there is no usable checkpoint.
+        What `read` returns for this checkpoint. None if there is no usable checkpoint.
 
     Raises:
         CheckpointDamaged: No usable checkpoint is intact, and at least one is damaged.
@@ -169,7 +180,7 @@ def newest(
         warnings.warn(f"a damaged checkpoint is skipped: {error}", stacklevel=4)
     for checkpoint in reversed([checkpoint for checkpoint in saved if is_usable(checkpoint.step)]):
         try:
-            return checkpoint, read(checkpoint)
+            return read(checkpoint)
         except errors.CheckpointDamaged as error:
             damaged.append(error)
             warnings.warn(f"a damaged checkpoint is skipped, and the one before it is used: {error}", stacklevel=4)
@@ -181,18 +192,14 @@ def newest(
     return None
 
 
-def only_newest(store: Store, read: Callable[[record.Saved], T]) -> tuple[record.Saved, T] | None:
-    """Return the newest checkpoint and its content; None if there is no checkpoint.
+def only_newest(store: Store, read: Callable[[record.Saved], T]) -> T | None:
+    """Return what `read` returns for the newest checkpoint; None if there is no checkpoint.
 
     Raises:
-        CheckpointDamaged: It is damaged.
+        CheckpointDamaged: It is damaged. An older one is not read instead.
     """
     names = store.complete()
-    if not names:
-        return None
-    name = names[-1]
-    checkpoint = record.load(store.read(name, record.COMPLETE), name, store.url(name))
-    return checkpoint, read(checkpoint)
+    return read(_load(store, names[-1])) if names else None
 
 
 def verify(path: Path, part: record.Part, location: str) -> None:
@@ -200,7 +207,7 @@ def verify(path: Path, part: record.Part, location: str) -> None:
 
     Args:
         path: File to read.
-        part: Its description in COMPLETE.
+        part: Description of the file in COMPLETE.
         location: Path or URL of the file, for errors.
 
     Raises:
@@ -235,7 +242,7 @@ def save_file(location: str, step: int, file: str, write: Callable[[Sink], objec
     store = open_store(location)
     try:
         existing = store.complete()
-        name = record.name_of(step, existing)
+        name = record.unused_name(step, existing)
         with store.create(name, file) as sink:
             write(sink)
         saved = record.Saved(
@@ -273,7 +280,7 @@ class FolderStore:
         names = [
             path.name for path in self._folder.iterdir() if record.is_name(path.name) and (path / record.COMPLETE).exists()
         ]
-        return sorted(names, key=record.order)
+        return sorted(names, key=record.sort_key)
 
     def has(self, name: str) -> bool:
         """Whether a checkpoint is complete."""
@@ -367,7 +374,7 @@ class UrlStore:
             return []
         folder_names = [entry.rstrip("/").rpartition("/")[2] for entry in entries]
         names = [name for name in folder_names if record.is_name(name)]
-        return sorted((name for name in names if self._files.exists(self._path(name, record.COMPLETE))), key=record.order)
+        return sorted((name for name in names if self._files.exists(self._path(name, record.COMPLETE))), key=record.sort_key)
 
     def has(self, name: str) -> bool:
         """Whether a checkpoint is complete."""

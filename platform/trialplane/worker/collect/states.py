@@ -83,7 +83,7 @@ class States:
         """
         try:
             complete_names = self._store.complete()
-            self._write(record.name_of(iteration, complete_names), iteration, start)
+            self._write(record.unused_name(iteration, complete_names), iteration, start)
         except OSError as error:
             raise errors.CheckpointError(
                 f"the checkpoint for iteration {iteration} could not be written to {self._store.location}: "

@@ -118,7 +118,7 @@ class Session:
             with tarfile.open(file, "w") as archive:
                 archive.add(folder, _FOLDER)
                 archive.add(metrics, _METRICS)
-            self._saves.add(self._iteration, file)
+            self._saves.add_file(self._iteration, file)
 
     def result(self, returned: Any) -> context.Result:
         """Return the trial's result: the metrics that the function returned, before the newest ones that it reported.
