@@ -191,13 +191,13 @@ def test_an_optimizer_with_the_donors_learning_rate_is_reported(bench: Bench) ->
 def test_values_that_a_schedule_has_changed_are_not_reported() -> None:
     params = {"lr": 0.2, "learning_rate": 0.3, "name": "x", "flag": True}
     state = {"model": {"weight": 1}, "optimizer": {"param_groups": [{"lr": 0.1, "flag": True}]}}
-    restored = optimizers.values(state, params)
+    restored = optimizers.values_of_params(state, params)
     assert restored == {("/optimizer", 0, "lr"): 0.1, ("/optimizer", 0, "learning_rate"): 0.1}
     assert "learning_rate" in optimizers.stale_value_message(restored, restored, {"learning_rate": 0.3})
     scheduled = [{"param_groups": [{"lr": lr, "initial_lr": initial}]} for lr, initial in ((0.05, 0.1), (0.04, 0.1))]
-    old, new = (optimizers.values({"optimizer": state}, params) for state in scheduled)
+    old, new = (optimizers.values_of_params({"optimizer": state}, params) for state in scheduled)
     assert "lr 0.1 of the trial" in optimizers.stale_value_message(old, new, params), "the schedule moves the donor's rate"
-    moved = optimizers.values({"optimizer": {"param_groups": [{"lr": 0.05}]}}, params)
+    moved = optimizers.values_of_params({"optimizer": {"param_groups": [{"lr": 0.05}]}}, params)
     assert optimizers.stale_value_message(restored, moved, params) == ""
     assert optimizers.stale_value_message(restored, restored, {"lr": 0.1}) == ""
 

@@ -29,8 +29,8 @@ _SORTED_UP_TO = 1 << 16
 _AHEAD = 64  # steps that a sampler computes at once
 
 # Constants of SplitMix64.
-_GAMMA, _LAST = np.uint64(0x9E3779B97F4A7C15), np.uint64(31)
-_MIX = (
+_GAMMA, _LAST_SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(31)
+_SHIFTS_AND_FACTORS = (
     (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
     (np.uint64(27), np.uint64(0x94D049BB133111EB)),
 )
@@ -96,9 +96,10 @@ class BatchOrder:
         """
         if step < 0 or not 0 <= rank < world_size:
             raise ValueError(f"indices(step={step}, rank={rank}, world_size={world_size}): counted from 0")
-        return self.shares(range(step, step + 1), rank, world_size)[0]
+        (indices,) = self.indices_of_steps(range(step, step + 1), rank, world_size)
+        return indices
 
-    def shares(self, steps: range, rank: int, world_size: int) -> list[Indices]:
+    def indices_of_steps(self, steps: range, rank: int, world_size: int) -> list[Indices]:
         """Return `indices` for consecutive steps. This is much faster than one step at a time.
 
         Args:
@@ -113,18 +114,18 @@ class BatchOrder:
             InputError: `world_size` does not divide the batch.
         """
         self.share(world_size)  # raises InputError
-        shares: list[Indices] = []
+        indices: list[Indices] = []
         while steps:
-            epoch, step_in_epoch = divmod(steps[0], self.steps_per_epoch)
-            epoch_steps = steps[: self.steps_per_epoch - step_in_epoch]  # those of `steps` that are in this epoch
+            epoch, first_step_in_epoch = divmod(steps[0], self.steps_per_epoch)
+            epoch_steps = steps[: self.steps_per_epoch - first_step_in_epoch]  # those of `steps` that are in this epoch
             positions = [self._positions(step % self.steps_per_epoch, rank, world_size) for step in epoch_steps]
             if self.shuffle:  # all steps of the epoch in one call, which is what makes this fast
                 shuffled = permute(np.concatenate(positions), self.length, self.seed, epoch)
                 ends = np.cumsum([len(step_positions) for step_positions in positions])
                 positions = np.split(shuffled, ends[:-1])
-            shares += positions
+            indices += positions
             steps = steps[len(epoch_steps) :]
-        return shares
+        return indices
 
     def _positions(self, step_in_epoch: int, rank: int, world_size: int) -> Indices:
         """Return a rank's positions within an epoch for one of the epoch's steps, before they are shuffled."""
@@ -134,9 +135,6 @@ class BatchOrder:
 
     def share(self, world_size: int) -> int:
         """Return the number of samples per rank in a full batch.
-
-        Args:
-            world_size: Number of ranks.
 
         Raises:
             InputError: `world_size` does not divide the batch.
@@ -150,18 +148,11 @@ class BatchOrder:
         return self.batch // world_size
 
     def state_dict(self, step: int) -> dict[str, Any]:
-        """Return the state of the order for a checkpoint.
-
-        Args:
-            step: Optimizer steps done.
-        """
+        """Return the state of the order for a checkpoint, after a number of optimizer steps."""
         return {**dataclasses.asdict(self), "step": step}
 
     def start(self, state: Mapping[str, Any]) -> int:
         """Return the step to continue at, from the `state_dict` in a checkpoint.
-
-        Args:
-            state: State from `state_dict`.
 
         Raises:
             CheckpointMismatch: The state is from another order: other data, batch, seed or options.
@@ -227,12 +218,12 @@ class ResumableSampler:
         """Yield the indices of the samples of each micro-batch of this rank."""
         for first in range(self.start, self.stop, _AHEAD):
             steps = range(first, min(first + _AHEAD, self.stop))
-            for share in self.order.shares(steps, self.rank, self.world_size):
+            for indices in self.order.indices_of_steps(steps, self.rank, self.world_size):
                 # A rank without samples in an epoch's last batch still yields one empty batch, so that steps stay aligned.
-                length = max(len(share), 1)
-                size = self.micro or length
-                for begin in range(0, length, size):
-                    yield share[begin : begin + size].tolist()
+                length = max(len(indices), 1)
+                micro = self.micro or length
+                for begin in range(0, length, micro):
+                    yield indices[begin : begin + micro].tolist()
 
 
 def permute(positions: Indices, length: int, seed: int, epoch: int) -> Indices:
@@ -294,6 +285,6 @@ def _keys(seed: int, epoch: int, length: int) -> NDArray[np.uint64]:
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply the mixing step of SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014."""
     values = values + _GAMMA
-    for shift, factor in _MIX:
+    for shift, factor in _SHIFTS_AND_FACTORS:
         values = (values ^ (values >> shift)) * factor
-    return values ^ (values >> _LAST)
+    return values ^ (values >> _LAST_SHIFT)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-PART = ".part"
+PART = ".part"  # end of the name of an incomplete file: `vocabulary.txt.1f2e3d4c.part`
 # Errors of flock on a file system without locks, such as some network mounts. Two processes may then build the same file.
 # That wastes work but does no harm, because each renames a complete file.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)

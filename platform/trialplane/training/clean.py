@@ -34,7 +34,7 @@ _ENV = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 # Variables that are removed, because they would make the process a rank of the training.
-_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 MEMORY_HINT = (
     "the system sends SIGKILL mostly when memory is short: run it again, with fewer processes; complete files are kept"
 )
@@ -45,7 +45,7 @@ def run(module: str, message: Any, name: str, on_answer: Callable[[dict[str, Any
 
     Args:
         module: Name of the module.
-        message: Message to the function.
+        message: First argument of the function, to be pickled.
         name: Name of the process or of its work, for errors: "the mapping by f".
         on_answer: Function to call with each answer.
 
@@ -53,19 +53,19 @@ def run(module: str, message: Any, name: str, on_answer: Callable[[dict[str, Any
         TrialplaneError: The function raised this error.
         CacheError: The process was killed, or failed in another way.
     """
-    environment = {variable: value for variable, value in os.environ.items() if variable not in _RANK} | _ENV
+    environment = {variable: value for variable, value in os.environ.items() if variable not in _RANK_VARIABLES} | _ENV
     package_folder = str(Path(trialplane.__file__).parents[1])
     old_path = os.environ.get("PYTHONPATH")
     environment["PYTHONPATH"] = f"{package_folder}{os.pathsep}{old_path}" if old_path else package_folder
     # -P: without it, a file in the working folder could be imported instead of a library of the same name.
     command = [sys.executable, "-P", "-m", __name__, module, str(os.getpid())]
-    data = pickling.dumps(message, name)
+    pickled_message = pickling.dumps(message, name)
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdin is not None and worker.stdout is not None
         try:
             # If the process failed to start, the pipe is broken. Its exit code, below, reports that.
             with contextlib.suppress(BrokenPipeError), worker.stdin as stdin:
-                stdin.write(data)
+                stdin.write(pickled_message)
             for line in worker.stdout:
                 answer = json.loads(line)
                 if "failed" in answer:  # the name of an error class, from `main`

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane.job.numeric import is_number
 
@@ -17,10 +17,19 @@ _ALIASES = {"learning_rate": "lr"}  # parameter of a job → its name in a group
 _SAME = 1e-5  # relative difference of equal values, because some libraries save them with single precision
 _MOST_LEVELS = 4  # of mappings around the groups
 
-Values = Mapping[tuple[str, int, str], float]
+
+class Position(NamedTuple):
+    """Position of a value in a state: path of the list of groups, number of the group, and name of the parameter."""
+
+    path: str
+    group: int
+    name: str
 
 
-def values(state: Mapping[str, Any], params: Mapping[str, Any]) -> dict[tuple[str, int, str], float]:
+Values = Mapping[Position, float]
+
+
+def values_of_params(state: Mapping[str, Any], params: Mapping[str, Any]) -> dict[Position, float]:
     """Return the values in a state's parameter groups that have the name of one of the trial's parameters.
 
     These are the values before any learning-rate schedule, because a schedule changes values at each step.
@@ -28,11 +37,8 @@ def values(state: Mapping[str, Any], params: Mapping[str, Any]) -> dict[tuple[st
     Args:
         state: State with states of optimizers, at any key.
         params: Parameters of the trial.
-
-    Returns:
-        Values by path of the groups, index of the group and name of the parameter.
     """
-    shared_values: dict[tuple[str, int, str], float] = {}
+    shared_values: dict[Position, float] = {}
     for path, groups in _groups(state):
         for index, group in enumerate(groups):
             if not isinstance(group, Mapping):  # the job's own list of this name
@@ -40,7 +46,7 @@ def values(state: Mapping[str, Any], params: Mapping[str, Any]) -> dict[tuple[st
             for name, key in _numeric_keys(params):
                 value = _unscheduled_value(group, key)
                 if is_number(value):
-                    shared_values[path, index, name] = value
+                    shared_values[Position(path, index, name)] = value
     return shared_values
 
 
@@ -52,10 +58,10 @@ def stale_value_message(restored: Values, saved: Values, params: Mapping[str, An
         saved: Values of the first state that it saves.
         params: Parameters of the trial.
     """
-    for key, value in restored.items():
-        _, _, name = key
+    for position, value in restored.items():
+        name = position.name
         differs_from_trial = name in params and params[name] != value
-        is_unchanged = saved.get(key) == value
+        is_unchanged = saved.get(position) == value
         if differs_from_trial and is_unchanged:
             return _mismatch_sentence(name, value, params)
     return ""
@@ -99,7 +105,7 @@ def _numeric_keys(params: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _groups(state: Mapping[str, Any], path: str = "", level: int = 0) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the parameter groups in a state, with their paths."""
+    """Yield each list of parameter groups in a state, with its path: `/opt` for `state["opt"]["param_groups"]`."""
     for key, value in state.items():
         if key == _GROUPS and isinstance(value, (list, tuple)):
             yield path, list(value)

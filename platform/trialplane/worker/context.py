@@ -183,7 +183,7 @@ class Saving:
         if self.taken_over_values is not None:
             from trialplane.training import optimizers  # only a population's trial needs it
 
-            saved_values = optimizers.values(state, params)
+            saved_values = optimizers.values_of_params(state, params)
             self.remark = optimizers.stale_value_message(self.taken_over_values, saved_values, params)
             self.taken_over_values = None
 
@@ -399,7 +399,7 @@ class Context:
         if self._origin.must_be_read and self._origin.has_other_params:
             from trialplane.training import optimizers  # only a population's trial needs it
 
-            self._saving.taken_over_values = optimizers.values(restored.state, self.params)
+            self._saving.taken_over_values = optimizers.values_of_params(restored.state, self.params)
         return restored
 
     def _restore_reused(self, states: States) -> Restored | None:

@@ -1,13 +1,11 @@
 r"""Lines of text files as a dataset that is cheap to send to workers: `LineDataset(files)[i]` is `{"text": line}`.
 
-The files stay where they are and are memory-mapped, so all processes of a machine share one copy of them, the page cache.
 A small index beside each file (see `index.py`) has the beginnings of its lines. A pickled dataset is a recipe of a few
 hundred bytes: paths, sizes and times. A worker that unpickles it has the length, opens the files on first use, and raises
 an error if one is missing or has changed; it never continues with an empty dataset.
 
-Fits torch's DataLoader as a map-style dataset, without importing torch. Lines end at `\n` or `\r\n` and nowhere else; a
-line of blanks is not empty; a byte order mark at the beginning of a file is not part of its text. A file must not be
-changed in place while it is read: write a new one and rename it. (Truncating a memory-mapped file kills its readers.)
+Lines end at `\n` or `\r\n` and nowhere else; a line of blanks is not empty; a byte order mark at the beginning of a file is
+not part of its text. Truncating a memory-mapped file kills its readers.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import operator
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.training import building
@@ -29,6 +27,21 @@ from trialplane.training.lines.header import Text
 from trialplane.training.lines.index import Empty, OpenText
 
 INLINE = 800  # bytes of a recipe that is sent; a longer one is written to a file whose name is sent
+
+
+class _File(NamedTuple):
+    """Text file with its index, as in a recipe: a list that is pickled, or written as JSON."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    index_file: str
+    lines: int
+
+    @property
+    def text(self) -> Text:
+        """The file without its index."""
+        return Text(self.path, self.size, self.mtime_ns)
 
 
 class LineDataset:
@@ -56,7 +69,9 @@ class LineDataset:
         empty: Empty = "skip",
         cache: str | Path | None = None,
     ) -> None:
-        text_files = [Path(file).expanduser().absolute() for file in ([files] if isinstance(files, (str, Path)) else files)]
+        if isinstance(files, (str, Path)):
+            files = [files]
+        text_files = [Path(file).expanduser().absolute() for file in files]
         if not text_files:
             raise errors.DataError("no text file was named; give LineDataset one, or a list of them")
         if max_samples is not None and max_samples < 1:
@@ -64,7 +79,7 @@ class LineDataset:
         if empty not in ("skip", "keep"):
             raise errors.DataError(f"empty is {empty!r}; it must be skip or keep")
         self._cache = None if cache is None else Path(cache).expanduser().absolute()
-        indexed_files = [line_index.find(file, empty, self._cache) for file in text_files]
+        indexed_files = [line_index.find_or_build(file, empty, self._cache) for file in text_files]
         # Plain lists instead of objects, because the recipe is pickled, and should be short.
         self._recipe: dict[str, Any] = {
             "empty": empty,
@@ -76,7 +91,7 @@ class LineDataset:
         if lines == 0:
             raise errors.DataError(f"text file {text_files[0]}: all its lines are empty; is it the right file?")
         self._length = lines if max_samples is None else min(lines, max_samples)
-        self._manifest = ""
+        self._manifest = ""  # file with the recipe, in a dataset that was pickled and has a long recipe
         self._opened: list[OpenText | None] | None = None
         self._ends: list[int] = []  # for each file, the number of lines in it and the files before it
 
@@ -101,9 +116,8 @@ class LineDataset:
         return map(self.__getitem__, range(self._length))
 
     def __repr__(self) -> str:
-        recipe = self._read_recipe()
-        count = len(recipe["files"])
-        where = recipe["files"][0][0] if count == 1 else f"{count} files"
+        files = self._files()
+        where = files[0].path if len(files) == 1 else f"{len(files)} files"
         return f"LineDataset({self._length:,} lines of {where})"
 
     @property
@@ -112,12 +126,8 @@ class LineDataset:
 
         It covers every byte of the files, their order, and the selection of lines. It is computed once per file.
         """
-        recipe = self._read_recipe()
-        digests = [
-            line_index.content_digest(Text(path, size, mtime_ns), Path(index))
-            for path, size, mtime_ns, index, _ in recipe["files"]
-        ]
-        facts = json.dumps([recipe["empty"] == "skip", self._length, digests])
+        digests = [line_index.content_digest(file.text, Path(file.index_file)) for file in self._files()]
+        facts = json.dumps([self._read_recipe()["empty"] == "skip", self._length, digests])
         return hashlib.blake2b(facts.encode(), digest_size=32).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -150,19 +160,21 @@ class LineDataset:
             row -= self._ends[file_number - 1]
         text = opened[file_number]
         if text is None:
-            recipe = self._recipe
-            path, size, mtime_ns, index_file, lines = recipe["files"][file_number]
-            text = opened[file_number] = OpenText(
-                text=Text(path, size, mtime_ns), index=Path(index_file), empty=recipe["empty"], lines=lines
-            )
+            file = _File(*self._recipe["files"][file_number])
+            text = OpenText(text=file.text, index=Path(file.index_file), empty=self._recipe["empty"], lines=file.lines)
+            opened[file_number] = text
         return text, row
 
     def _open(self) -> list[OpenText | None]:
         """Create and return the list of opened files, in which None is a file that is not open yet. Set `_ends` too."""
-        files = self._read_recipe()["files"]
-        self._ends = list(itertools.accumulate(lines for *_, lines in files))
+        files = self._files()
+        self._ends = list(itertools.accumulate(file.lines for file in files))
         self._opened = [None] * len(files)
         return self._opened
+
+    def _files(self) -> list[_File]:
+        """Return the text files with their indexes."""
+        return [_File(*fields) for fields in self._read_recipe()["files"]]
 
     def _read_recipe(self) -> dict[str, Any]:
         """Return the recipe, which an unpickled dataset may have to read from a file first."""

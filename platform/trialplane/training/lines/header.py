@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 VERSION = 1
 HEADER_SIZE = 4096  # bytes before the offsets, so that these begin at a page
-SAMPLES, SAMPLE = 16, 256  # number of pieces of a file whose digest recognizes it, and their bytes
+SAMPLE_COUNT, SAMPLE_SIZE = 16, 256  # number of pieces of a file whose digest recognizes it, and bytes of each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,11 +66,11 @@ def write_header(file: BinaryIO, header: Header) -> None:
     file.write(json.dumps(dataclasses.asdict(header)).encode().ljust(HEADER_SIZE, b"\0"))
 
 
-def samples(path: str, size: int) -> str:
+def samples_digest(path: str, size: int) -> str:
     """Return a digest of pieces from the entire file, which distinguishes files of the same size and time."""
     digest = hashlib.blake2b(digest_size=16)
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (a worker opens each file once; Path doubles the time)
-        for number in range(SAMPLES):
-            offset = max(0, size - SAMPLE) * number // (SAMPLES - 1)
-            digest.update(os.pread(file.fileno(), SAMPLE, offset))
+        for number in range(SAMPLE_COUNT):
+            offset = max(0, size - SAMPLE_SIZE) * number // (SAMPLE_COUNT - 1)  # the first and the last byte are included
+            digest.update(os.pread(file.fileno(), SAMPLE_SIZE, offset))
     return digest.hexdigest()

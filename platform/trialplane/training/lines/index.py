@@ -39,7 +39,7 @@ class IndexedText:
     header: Header
 
 
-def find(path: Path, empty: Empty, cache: Path | None) -> IndexedText:
+def find_or_build(path: Path, empty: Empty, cache: Path | None) -> IndexedText:
     """Return the index of a text file. Build it if it does not exist, or wait while another process builds it.
 
     Args:
@@ -52,24 +52,21 @@ def find(path: Path, empty: Empty, cache: Path | None) -> IndexedText:
         CacheError: The index cannot be written.
     """
     text = text_of(path)
-    write_errors: list[OSError] = []
-    candidates = _candidates(path, empty, cache)
+    candidates = _possible_files(path, empty, cache)
     for candidate in candidates:  # all are checked before one is built, because an existing index may be in the cache
         header = _matching_header(candidate, text)
         if header is not None:
             return IndexedText(text, index=str(candidate), header=header)
+    reasons: list[str] = []
     for candidate in candidates:
         try:
             return IndexedText(text, index=str(candidate), header=_build(candidate, text, skip=empty == "skip"))
         except OSError as error:
-            write_errors.append(error)
-    reasons = "; ".join(
-        f"{candidate.parent}: {error.strerror}" for candidate, error in zip(candidates, write_errors, strict=True)
-    )
-    size = text.size / 10 / 2**20  # MiB; an index has 4 or 8 bytes per line, about a tenth of the text
+            reasons.append(f"{candidate.parent}: {error.strerror}")
+    mib = text.size / 10 / 2**20  # an index has 4 or 8 bytes per line, about a tenth of the text
     raise errors.CacheError(
-        f"the line index of {path} (about {size:,.0f} MiB) cannot be written ({reasons}); make room, or name another "
-        "folder: LineDataset(…, cache=FOLDER)"
+        f"the line index of {path} (about {mib:,.0f} MiB) cannot be written ({'; '.join(reasons)}); make room, or name "
+        "another folder: LineDataset(…, cache=FOLDER)"
     )
 
 
@@ -124,7 +121,8 @@ def content_digest(text: Text, index: Path) -> str:
     """
     refuse_changed(text)
     digest_file = Path(f"{index}.content")
-    facts = f"{VERSION} {text.size} {text.mtime_ns} {headers.samples(text.path, text.size)} "
+    # What the file has before the digest, and what differs if the digest is of an older text.
+    facts = f"{VERSION} {text.size} {text.mtime_ns} {headers.samples_digest(text.path, text.size)} "
     with contextlib.suppress(OSError):
         recorded = digest_file.read_text()
         if recorded.startswith(facts):
@@ -153,22 +151,22 @@ class OpenText:
         CacheError: The index is missing, and cannot be built again.
     """
 
-    __slots__ = ("_bytes", "_offsets", "_skipped", "text")
+    __slots__ = ("_bytes", "_offsets", "_omits_empty_lines", "text")
 
     def __init__(self, text: Text, index: Path, empty: Empty, lines: int) -> None:
         refuse_changed(text)
         header = headers.read_header(index)
         if header is None or (header.size, header.mtime_ns) != (text.size, text.mtime_ns):
             # The text is unchanged, so an index that was lost from a cache can be built again.
-            indexed = find(Path(text.path), empty, index.parent)
+            indexed = find_or_build(Path(text.path), empty, index.parent)
             index, header = Path(indexed.index), indexed.header
-        if header.samples != headers.samples(text.path, text.size) or header.lines != lines:
+        if header.samples != headers.samples_digest(text.path, text.size) or header.lines != lines:
             raise errors.DataError(
                 f"text file {text.path} has changed since this dataset was created, though it kept its size and time; "
                 f"create the dataset again (`touch {text.path}` first)"
             )
         self.text = text
-        self._skipped = header.skipped and header.empty > 0  # whether empty lines may precede a line of the index
+        self._omits_empty_lines = header.skipped and header.empty > 0
         self._bytes = _map_file(text.path)
         self._offsets = memoryview(_map_file(str(index)))[HEADER_SIZE:].cast("I" if header.width == 4 else "Q")
 
@@ -179,33 +177,33 @@ class OpenText:
             DataError: The line is not UTF-8.
         """
         raw = self._bytes[self._offsets[row] : self._offsets[row + 1] - 1]  # without the newline at its end
-        if self._skipped:
-            raw = raw[raw.rfind(b"\n") + 1 :]  # omitted empty lines are before it
+        if self._omits_empty_lines:
+            raw = raw[raw.rfind(b"\n") + 1 :]  # the omitted lines are before this one
         if raw.endswith(b"\r"):
             raw = raw[:-1]
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
             raise errors.DataError(
-                f"text file {self.text.path}, line {self.number(row):,}: not UTF-8 ({error.reason} at byte {error.start} of "
-                f"the line, {raw[error.start : error.start + 1]!r}); convert the file, for example "
+                f"text file {self.text.path}, line {self.line_number(row):,}: not UTF-8 ({error.reason} at byte "
+                f"{error.start} of the line, {raw[error.start : error.start + 1]!r}); convert the file, for example "
                 f"`iconv -f GB18030 -t UTF-8 {Path(self.text.path).name}`"
             ) from error
 
-    def number(self, row: int) -> int:
-        """Return the line's number in the file, from 1. With omitted empty lines this reads all text before it."""
-        if not self._skipped:
+    def line_number(self, row: int) -> int:
+        """Return the number in the file, from 1, of line `row` of the index. With omitted lines, read all text before it."""
+        if not self._omits_empty_lines:
             return row + 1
         from trialplane.training.lines import scan  # numpy, which a reader of lines need not have imported
 
-        # As in `line`, omitted empty lines may be before the line.
+        # As in `line`, omitted lines may be before this one.
         raw = self._bytes[self._offsets[row] : self._offsets[row + 1] - 1]
         start = self._offsets[row] + raw.rfind(b"\n") + 1
         return scan.newlines(self.text.path, start) + 1
 
 
-def _candidates(path: Path, policy: str, cache: Path | None) -> Sequence[Path]:
-    """Return the possible files of an index, in order of preference."""
+def _possible_files(path: Path, policy: str, cache: Path | None) -> Sequence[Path]:
+    """Return the possible files of an index, in order of preference. `policy` is "skip" or "keep", for empty lines."""
     resolved = path.resolve()
     path_digest = hashlib.blake2b(os.fsencode(resolved), digest_size=8).hexdigest()
     in_cache = f"{path.name[:100]}.{path_digest}.{policy}.lines"
@@ -219,7 +217,7 @@ def _matching_header(index: Path, text: Text) -> Header | None:
     header = headers.read_header(index)
     if header is None or (header.size, header.mtime_ns) != (text.size, text.mtime_ns):
         return None
-    return header if header.samples == headers.samples(text.path, text.size) else None
+    return header if header.samples == headers.samples_digest(text.path, text.size) else None
 
 
 def _build(index: Path, text: Text, *, skip: bool) -> Header:

@@ -36,13 +36,13 @@ class _Span(NamedTuple):
     Attributes:
         starts: For each indexed line that ends in the span, the offset of the next line.
         empty: Number of empty lines that end in the span, indexed or not.
-        last: Offset after the last newline; -1 without a newline.
+        end_of_last: Offset after the last newline; -1 without a newline.
         nul: Offset of a NUL byte; -1 without one.
     """
 
     starts: npt.NDArray[np.int64]
     empty: int
-    last: int
+    end_of_last: int
     nul: int
 
 
@@ -60,17 +60,17 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
         file.seek(HEADER_SIZE)
         file.write(np.array([begin], offset_type).tobytes())
         indexed = empty = 0
-        last = begin  # offset after the last newline
-        spans = range(begin, text.size, SPAN)
-        for span in _map_in_threads(lambda low: _scan(descriptor, text, begin, low, skip=skip), spans):
+        end_of_last = begin  # offset after the last newline
+        span_starts = range(begin, text.size, SPAN)
+        for span in _map_in_threads(lambda start: _scan_span(descriptor, text, begin, start, skip=skip), span_starts):
             if span.nul >= 0:
                 raise _nul_error(text, span.nul)
             indexed += len(span.starts)
             empty += span.empty
-            last = max(last, span.last)
+            end_of_last = max(end_of_last, span.end_of_last)
             file.write(span.starts.astype(offset_type).tobytes())
-        if last < text.size:  # the last line has no newline
-            is_empty = os.pread(descriptor, 2, last) == b"\r"
+        if end_of_last < text.size:  # the last line has no newline
+            is_empty = os.pread(descriptor, 2, end_of_last) == b"\r"
             empty += is_empty
             if not (is_empty and skip):
                 indexed += 1
@@ -79,7 +79,7 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
         version=VERSION,
         size=text.size,
         mtime_ns=text.mtime_ns,
-        samples=headers.samples(text.path, text.size),
+        samples=headers.samples_digest(text.path, text.size),
         lines=indexed,
         width=offset_type.itemsize,
         skipped=skip,
@@ -105,10 +105,10 @@ def digest(text: Text) -> str:
 def newlines(path: str, end: int) -> int:
     """Return the number of newlines before `end`."""
     with open(path, "rb", buffering=0) as source:  # noqa: PTH123
-        return sum(os.pread(source.fileno(), min(SPAN, end - low), low).count(b"\n") for low in range(0, end, SPAN))
+        return sum(os.pread(source.fileno(), min(SPAN, end - start), start).count(b"\n") for start in range(0, end, SPAN))
 
 
-def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _Span:
+def _scan_span(descriptor: int, text: Text, begin: int, start: int, *, skip: bool) -> _Span:
     """Count the lines of one span.
 
     A line is empty if the byte before its newline is a newline, or a carriage return after a newline. So each block is read
@@ -118,7 +118,7 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
         descriptor: Descriptor of the open file.
         text: Text, for its size, and for errors.
         begin: Offset of the first line of the text.
-        low: Offset of the span.
+        start: Offset of the span.
         skip: Leave out empty lines of the index.
 
     Raises:
@@ -127,11 +127,11 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
     view = memoryview(bytearray(BLOCK + 2))
     buffer = np.frombuffer(view, np.uint8)
     mask = np.empty(BLOCK, np.bool_)  # reused for all blocks: new memory costs a page fault per 4 KiB
-    high = min(low + SPAN, text.size)
+    end = min(start + SPAN, text.size)
     starts: list[npt.NDArray[np.int64]] = []
-    empty, last = 0, -1
-    for offset in range(low, high, BLOCK):
-        count = min(BLOCK, high - offset)
+    empty, end_of_last = 0, -1
+    for offset in range(start, end, BLOCK):
+        count = min(BLOCK, end - offset)
         if offset == begin:
             buffer[:2] = LF  # as if a newline preceded the first line
             bytes_read = 2 + os.preadv(descriptor, [view[2 : 2 + count]], offset)
@@ -142,22 +142,23 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
         block = buffer[2 : 2 + count]
         if block.min() == 0:
             nul = offset + int(np.flatnonzero(block == 0)[0])
-            return _Span(starts=np.empty(0, np.int64), empty=empty, last=last, nul=nul)
-        ends = np.flatnonzero(np.equal(block, LF, out=mask[:count]))  # offsets of the newlines in the block
-        if not len(ends):
+            return _Span(starts=np.empty(0, np.int64), empty=empty, end_of_last=end_of_last, nul=nul)
+        newline_positions = np.flatnonzero(np.equal(block, LF, out=mask[:count]))  # in the block
+        if not len(newline_positions):
             continue
-        next_starts = ends + (offset + 1)
+        next_starts = newline_positions + (offset + 1)
         # The bytes before each newline. `block` begins at byte 2 of `buffer`, so its byte i is byte i + 2 there.
-        before = buffer[ends + 1]
+        before = buffer[newline_positions + 1]
         if before.min() <= CR:  # otherwise no line is empty or ends with a carriage return
-            two_before = buffer[ends]
+            two_before = buffer[newline_positions]
             is_empty = (before == LF) | ((before == CR) & (two_before == LF))
             empty += int(np.count_nonzero(is_empty))
             starts.append(next_starts[~is_empty] if skip else next_starts)
         else:
             starts.append(next_starts)
-        last = int(next_starts[-1])
-    return _Span(starts=np.concatenate(starts) if starts else np.empty(0, np.int64), empty=empty, last=last, nul=-1)
+        end_of_last = int(next_starts[-1])
+    all_starts = np.concatenate(starts) if starts else np.empty(0, np.int64)
+    return _Span(starts=all_starts, empty=empty, end_of_last=end_of_last, nul=-1)
 
 
 def _map_in_threads(work: Callable[[int], T], items: Sequence[int]) -> Iterator[T]:

@@ -1,8 +1,5 @@
 """`Dataset.map` for training jobs: on all cores, in processes without CUDA or threads, once for all ranks and runs.
 
-    rows = mapping.table(ctx.path("data"), ["text"], cache=ctx.cache)
-    samples = mapping.mapped(rows, function, cache=ctx.cache, batched=True, remove_columns=rows.column_names)
-
 A rank that maps by itself forks beside CUDA and threads, or uses one core, and eight ranks map eight times. Here the first
 rank starts a fresh interpreter (`training/clean.py`), which forks one process per core; the others wait for its lock and get
 the same memory-mapped Arrow files. CUDA and threads in the calling process do not matter. Call it before the process group
@@ -25,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 from trialplane import errors
 from trialplane.policies import pickling
 from trialplane.training import building, clean, process
+from trialplane.training.mapping.worker import COMPLETE, Work
 
 if TYPE_CHECKING:
     import datasets
 
 VERSION = 1
-COMPLETE = "complete.json"
 _READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 # Options that this module sets itself.
 _RESERVED = ("num_proc", "cache_file_name", "keep_in_memory", "load_from_cache_file", "new_fingerprint", "suffix_template")
@@ -117,31 +114,38 @@ def mapped(
     if reserved := [name for name in options if name in _RESERVED]:
         raise TypeError(f"mapped() sets {', '.join(reserved)} itself")
     pickling.check_dataset(dataset)
-    pickled_function = _pickled(function)
     hasher = datasets.fingerprint.Hasher
     facts = {
         "version": VERSION,
         "rows": dataset._fingerprint,
         "function": hasher.hash(function),
-        "source": _source(function),
+        "source": _source_digest(function),
         "options": hasher.hash(options),
         "datasets": datasets.__version__,
     }
     key = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
     folder = Path(cache).expanduser().absolute() / f"mapped-{key}"
-    if (existing := _complete(folder)) is not None:
+    if (existing := _open_complete(folder)) is not None:
         return existing
-    count = max(1, min(processes or process.cores(), len(dataset) // rows_each))
+    processes = max(1, min(processes or process.cores(), len(dataset) // rows_each))
+    work = Work(
+        import_path=sys.path,
+        function=_pickled(function),
+        name=_name(function),
+        rows=dataset,
+        options=options,
+        processes=processes,
+        folder=str(folder),
+        facts=facts,
+    )
     try:
         with building.lock(folder):
-            if (existing := _complete(folder)) is not None:  # another process created it while this one waited
+            if (existing := _open_complete(folder)) is not None:  # another process created it while this one waited
                 return existing
             folder.mkdir(exist_ok=True)
-            say(f"mapping {len(dataset):,} rows by {_name(function)} on {errors.counted(count, 'core')} into {folder}")
-            work = {"path": sys.path, "function": pickled_function, "rows": dataset, "options": options, "processes": count}
-            work |= {"folder": str(folder), "facts": facts, "name": _name(function)}
-            clean.run("trialplane.training.mapping.worker", work, f"the mapping by {_name(function)}")
-            created = _complete(folder)
+            say(f"mapping {len(dataset):,} rows by {work.name} on {errors.counted(processes, 'core')} into {folder}")
+            clean.run("trialplane.training.mapping.worker", work, f"the mapping by {work.name}")
+            created = _open_complete(folder)
     except OSError as error:
         raise errors.CacheError(
             f"{folder} cannot be written ({error.strerror}); make room, or name another cache"
@@ -151,7 +155,7 @@ def mapped(
     return created
 
 
-def _complete(folder: Path) -> datasets.Dataset | None:
+def _open_complete(folder: Path) -> datasets.Dataset | None:
     """Return the cached dataset if all of its files exist, otherwise None."""
     import datasets
 
@@ -182,7 +186,7 @@ def _pickled(function: Callable[..., Any]) -> bytes:
     return bytes(pickled)
 
 
-def _source(function: Callable[..., Any]) -> str:
+def _source_digest(function: Callable[..., Any]) -> str:
     """Return a digest of the file that defines the function or its class; "" if there is none."""
     function = getattr(function, "func", function)  # of a functools.partial
     try:

@@ -71,7 +71,7 @@ def compare(location: str | Path) -> list[Row]:
     if not saved:
         raise errors.InputError(f"there are no snapshots in {store.location}; name the folder that holds the step-… folders")
     with contextlib.ExitStack() as files:
-        weights = [_open(files.enter_context(store.weights(snapshot)), files) for snapshot in saved]
+        weights = [_open_weights(store, snapshot, files) for snapshot in saved]
         previous_weights = [weights[0], *weights[:-1]]  # the first snapshot is compared with itself
         return [
             _row(snapshot, current, weights[0], previous)
@@ -131,27 +131,23 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else math.nan
 
 
-def _open(file: Path, files: contextlib.ExitStack) -> Any:
-    """Open a file in safetensors format, until `files` is closed."""
+def _open_weights(store: snapshots.Snapshots, snapshot: snapshots.Snapshot, files: contextlib.ExitStack) -> Any:
+    """Open the weights of a snapshot as a safetensors file, until `files` is closed."""
     from safetensors import safe_open
 
+    file = files.enter_context(store.weights(snapshot))
     return files.enter_context(safe_open(str(file), framework="pt"))
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """Return two tables in Markdown: the snapshots, and the layers."""
-    metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    metrics = _metric_names(rows)
     head = ["step", *metrics, "from start", "relative", "from previous", "MiB"]
-    lines = [
-        [
-            f"{row.step:,}",
-            *(_short(row.metrics.get(name, math.nan)) for name in metrics),
-            *map(_short, (row.from_start, row.relative, row.from_previous)),
-            f"{row.size / 2**20:,.1f}",
-        ]
-        for row in rows
-    ]
-    layers = [[layer, *(_short(row.layers[layer]) for row in rows)] for layer in rows[0].layers]
+    lines = []
+    for row in rows:
+        numbers = [row.metrics.get(name, math.nan) for name in metrics] + [row.from_start, row.relative, row.from_previous]
+        lines.append([f"{row.step:,}", *map(_cell, numbers), f"{row.size / 2**20:,.1f}"])
+    layers = [[layer, *(_cell(row.layers[layer]) for row in rows)] for layer in rows[0].layers]
     return (
         "# Snapshots\n\nDistances are lengths of differences of all weights; relative to the length of the first's.\n\n"
         + _table(head, lines)
@@ -163,15 +159,20 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def comma_separated(rows: Sequence[Row]) -> str:
     """Return a table in CSV, with a row per snapshot: step, metrics, distances, and a column `layer:NAME` per layer."""
-    metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    metrics = _metric_names(rows)
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
-    names = [f"layer:{layer}" for layer in rows[0].layers]
-    table.writerow(["step", *metrics, "from_start", "relative", "from_previous", "bytes", *names])
+    layer_columns = [f"layer:{layer}" for layer in rows[0].layers]
+    table.writerow(["step", *metrics, "from_start", "relative", "from_previous", "bytes", *layer_columns])
     for row in rows:
         values = [row.metrics.get(name, "") for name in metrics]
         table.writerow([row.step, *values, row.from_start, row.relative, row.from_previous, row.size, *row.layers.values()])
     return out.getvalue()
+
+
+def _metric_names(rows: Sequence[Row]) -> list[str]:
+    """Return the names of all metrics of the snapshots, each once."""
+    return list(dict.fromkeys(name for row in rows for name in row.metrics))
 
 
 def write(location: str | Path, folder: Path) -> Path:
@@ -207,9 +208,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown, whose first column is aligned to the left and the others to the right."""
     ruler = ["---", *("---:" for _ in head[1:])]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ruler, *rows))
 
 
-def _short(value: float) -> str:
+def _cell(value: float) -> str:
+    """Return a number for a table: `0.1235`; "" for NaN."""
     return "" if math.isnan(value) else f"{value:.4g}"

@@ -1,10 +1,5 @@
 """Evolution snapshots: a model's weights and metrics at chosen steps of its training, thinned to a budget, to be compared.
 
-    kept = snapshots.Snapshots(f"{ctx.checkpoints}/snapshots", keep=8)
-    kept.save(step, model, {"loss": loss, "accuracy": accuracy})
-
-    python -m trialplane.training.snapshots FOLDER        # the table: distances of weights, and layers
-
 A snapshot is a folder `step-0000000120` with `model.safetensors`, `config.json` where the model has one (then transformers
 can load the folder), and COMPLETE, which is written last and has step, bytes and metrics: together they are the manifest. If
 there are too many, the snapshot whose neighbors are nearest to each other is deleted, so the remaining steps resemble a
@@ -30,7 +25,7 @@ if TYPE_CHECKING:
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 1
-_PIECE = 8 << 20
+_PIECE = 8 << 20  # bytes that are copied at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +109,7 @@ class Snapshots:
         try:
             existing = store.complete()
             name = record.unused_name(step, existing)
-            size = self._put_weights(name, model)
+            size = self._save_weights(name, model)
             config = getattr(model, "config", None)
             if config is not None and hasattr(config, "to_json_string"):
                 with store.create(name, CONFIG) as sink:
@@ -135,11 +130,11 @@ class Snapshots:
             ) from error
         return Snapshot(step=step, name=name, location=store.url(name), size=size, metrics=values)
 
-    def _put_weights(self, name: str, model: torch.nn.Module) -> int:
+    def _save_weights(self, name: str, model: torch.nn.Module) -> int:
         """Write the weights of a model into the folder of a snapshot, and return their size in bytes."""
         with tempfile.TemporaryDirectory(prefix="snapshot-") as folder:
             file = Path(folder) / WEIGHTS
-            _write(model, file)
+            _write_weights(model, file)
             with self._store.create(name, WEIGHTS) as sink, file.open("rb") as source:
                 while piece := source.read(_PIECE):
                     sink.write(piece)
@@ -173,24 +168,22 @@ def surplus_snapshots(snapshots: Sequence[Snapshot], keep: int, max_bytes: int |
         keep: Maximum number of snapshots to keep.
         max_bytes: Maximum size of the weights to keep, in bytes. None: no limit.
     """
-
-    def position(snapshot: Snapshot) -> float:
-        return math.log1p(snapshot.step)
+    remaining, deleted = list(snapshots), []
 
     def exceeds_limits() -> bool:
         size = sum(snapshot.size for snapshot in remaining)
         return len(remaining) > keep or (max_bytes is not None and size > max_bytes)
 
-    remaining, deleted = list(snapshots), []
     while len(remaining) > 2 and exceeds_limits():
+        log_steps = [math.log1p(snapshot.step) for snapshot in remaining]
         # Element i is the distance between the neighbors of snapshot i + 1.
-        gaps = [position(after) - position(before) for before, after in zip(remaining, remaining[2:], strict=False)]
+        gaps = [after - before for before, after in zip(log_steps, log_steps[2:], strict=False)]
         deleted.append(remaining.pop(1 + gaps.index(min(gaps))))
     return deleted
 
 
-def _write(model: torch.nn.Module, file: Path) -> None:
-    """Write the weights as transformers does: tensors that share memory are written once, under the first of their names."""
+def _write_weights(model: torch.nn.Module, file: Path) -> None:
+    """Write weights as transformers does: tensors that share memory are written once, under the first of their names."""
     from safetensors import torch as safetensors
 
     tensors: dict[str, Any] = {}

@@ -73,7 +73,9 @@ def _put_file(location: str, file: Path, name: Path) -> None:
 
 def _reason(error: Exception) -> str:
     """Return an error without the paths of its trial, so that errors of several trials can be compared."""
-    return (error.strerror if isinstance(error, OSError) else None) or errors.first_line(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return errors.first_line(error)
 
 
 def remove_each(locations: Iterable[str]) -> None:
@@ -137,15 +139,14 @@ def summary(location: str) -> CheckpointSummary | None:
     """
     try:
         files = sorted(_files(location))
-        # Contents of the COMPLETE files, by path.
-        complete = {name: _read(location, name) for name, _ in files if name.endswith(f"/{record.COMPLETE}")}
+        complete_contents = {name: _read(location, name) for name, _ in files if name.endswith(f"/{record.COMPLETE}")}
     except (OSError, ImportError, ValueError) as error:
         raise errors.CheckpointError(f"{location} cannot be read: {error}") from error
     if not files:
         return None
     digest = hashlib.sha256()
     for name, size in files:
-        digest.update(json.dumps([name, size]).encode() + complete.get(name, b""))
+        digest.update(json.dumps([name, size]).encode() + complete_contents.get(name, b""))
     count = len({name.partition("/")[0] for name, _ in files})  # each checkpoint is a folder at the top
     return CheckpointSummary(number=count, bytes=sum(size for _, size in files), digest=digest.hexdigest())
 
@@ -158,9 +159,8 @@ def _files(location: str) -> Iterator[tuple[str, int]]:
 
         filesystem, root = fsspec.url_to_fs(location)
         filesystem.invalidate_cache()
-        entries = (
-            (path[len(root) :].lstrip("/"), int(info["size"])) for path, info in filesystem.find(root, detail=True).items()
-        )
+        info_by_path = filesystem.find(root, detail=True)
+        entries = ((path.removeprefix(root).lstrip("/"), int(info["size"])) for path, info in info_by_path.items())
     else:
         entries = ((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
     for name, size in entries:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import typing as npt
@@ -127,44 +127,45 @@ def tokenized(
     if max_length < 1:
         raise errors.InputError(f"max_length is {max_length}; it must be at least 1")
     say = say or (lambda text: None)
-    serialized, side, dtype = _serialize_tokenizer(tokenizer)
+    serialized = _serialize_tokenizer(tokenizer)
+    dtype = serialized.dtype
     facts = {
         "version": VERSION,
         "text": lines.content,
         "lines": len(lines),
-        "tokenizer": hashlib.blake2b(serialized.encode(), digest_size=32).hexdigest(),
+        "tokenizer": hashlib.blake2b(serialized.text.encode(), digest_size=32).hexdigest(),
         "tokenizers": metadata.version("tokenizers"),
         "max_length": max_length,
-        "truncation_side": side,
+        "truncation_side": serialized.truncation_side,
         "add_special_tokens": add_special_tokens,
         "dtype": dtype.str,
         "shard": shards.LINES,
     }
     key = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
     folder = Path(cache).expanduser().absolute() / f"tokens-{key}"
-    existing = _complete(folder, len(lines), dtype)
+    existing = _open_complete(folder, len(lines), dtype)
     if existing is not None:
         return existing
     _check_no_ranks(folder)
     work = Work(
         lines=lines,
-        tokenizer=serialized,
+        tokenizer=serialized.text,
         max_length=max_length,
-        truncation_side=side,
+        truncation_side=serialized.truncation_side,
         add_special_tokens=add_special_tokens,
         folder=str(folder),
         dtype=dtype.str,
     )
     try:
         with building.lock(folder):
-            existing = _complete(folder, len(lines), dtype)  # another process may have created it while this one waited
-            if existing is None:
+            # Another process may have created it while this one waited.
+            if _open_complete(folder, len(lines), dtype) is None:
                 _create(work, facts, processes or process.cores(), say)
     except OSError as error:
         raise errors.CacheError(
             f"the token cache {folder} cannot be written ({error.strerror}); make room, or name another cache folder"
         ) from error
-    created = existing or _complete(folder, len(lines), dtype)
+    created = _open_complete(folder, len(lines), dtype)
     assert created is not None
     return created
 
@@ -199,7 +200,7 @@ def _create(work: Work, facts: dict[str, Any], processes: int, say: Callable[[st
     say(f"tokenized {count:,} lines: {tokens:,} tokens, {tokens * dtype.itemsize / 2**20:,.0f} MiB")
 
 
-def _complete(folder: Path, lines: int, dtype: np.dtype[Any]) -> TokenDataset | None:
+def _open_complete(folder: Path, lines: int, dtype: np.dtype[Any]) -> TokenDataset | None:
     """Return the cache if its last file and all shards exist, else None."""
     try:
         fields = json.loads((folder / _COMPLETE).read_bytes())
@@ -213,11 +214,19 @@ def _complete(folder: Path, lines: int, dtype: np.dtype[Any]) -> TokenDataset | 
 def _token_counts(folder: Path, lines: int, dtype: np.dtype[Any]) -> Iterator[int | None]:
     """Yield the number of tokens in each shard; None for a missing one."""
     for number in range(_shard_count(lines)):
-        yield shards.count(shards.path(folder, number), _lines_of(number, lines), dtype)
+        yield shards.token_count(shards.path(folder, number), _lines_of(number, lines), dtype)
 
 
-def _serialize_tokenizer(tokenizer: str | Path) -> tuple[str, str, np.dtype[Any]]:
-    """Return the fast tokenizer that `transformers` would use, as text; its truncation side; and the type for its tokens.
+class _SerializedTokenizer(NamedTuple):
+    """Fast tokenizer as text, its truncation side ("right" or "left"), and the type for its tokens."""
+
+    text: str
+    truncation_side: str
+    dtype: np.dtype[Any]
+
+
+def _serialize_tokenizer(tokenizer: str | Path) -> _SerializedTokenizer:
+    """Return the fast tokenizer that `transformers` would use.
 
     Not the file `tokenizer.json` itself: settings beside it change the tokenizer that `transformers` loads.
     """
@@ -229,7 +238,8 @@ def _serialize_tokenizer(tokenizer: str | Path) -> tuple[str, str, np.dtype[Any]
     backend.no_truncation()  # the worker truncates to `max_length`
     backend.no_padding()
     largest_token = max(backend.get_vocab(with_added_tokens=True).values())
-    return backend.to_str(), loaded.truncation_side, np.dtype("<u2" if largest_token < 1 << 16 else "<i4")
+    dtype = np.dtype("<u2" if largest_token < 1 << 16 else "<i4")
+    return _SerializedTokenizer(backend.to_str(), loaded.truncation_side, dtype)
 
 
 def _check_no_ranks(folder: Path) -> None:
@@ -267,7 +277,8 @@ class _Progress:
         """Count a complete shard, and say how much is left if `SAY_EVERY` seconds have passed since the last message."""
         self._completed += 1
         now = time.monotonic()
-        if now - self._message_time < SAY_EVERY or self._completed == self._shards:
+        is_last = self._completed == self._shards  # the caller says that the cache is complete
+        if is_last or now - self._message_time < SAY_EVERY:
             return
         self._message_time = now
         rate = self._completed / (now - self._start_time)  # shards per second

@@ -33,8 +33,8 @@ def path(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.tokens"
 
 
-def write(file: Path, rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> int:
-    """Write a shard and return the number of its tokens.
+def write(file: Path, rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> None:
+    """Write a shard with the tokens of its lines, one row per line.
 
     Raises:
         OSError: The shard cannot be written. Then there is no file.
@@ -49,10 +49,9 @@ def write(file: Path, rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> in
         out.write(_HEADER.pack(_MARK, len(rows), total, dtype.itemsize))
         out.write(offsets.astype(_OFFSET).tobytes())
         out.write(tokens.tobytes())
-    return total
 
 
-def count(file: Path, lines: int, dtype: np.dtype[Any]) -> int | None:
+def token_count(file: Path, lines: int, dtype: np.dtype[Any]) -> int | None:
     """Return the number of tokens in a shard of `lines` lines; None if it is missing, incomplete or of another shape."""
     try:
         with file.open("rb") as handle:
@@ -60,8 +59,8 @@ def count(file: Path, lines: int, dtype: np.dtype[Any]) -> int | None:
             size = os.fstat(handle.fileno()).st_size
     except (OSError, struct.error):
         return None
-    expected = _HEADER.size + (lines + 1) * _OFFSET.itemsize + tokens * dtype.itemsize
-    is_complete = (mark, line_count, itemsize, size) == (_MARK, lines, dtype.itemsize, expected)
+    expected_size = _HEADER.size + (lines + 1) * _OFFSET.itemsize + tokens * dtype.itemsize
+    is_complete = (mark, line_count, itemsize, size) == (_MARK, lines, dtype.itemsize, expected_size)
     return int(tokens) if is_complete else None
 
 
@@ -75,7 +74,7 @@ class Shard:
     __slots__ = ("_offsets", "_tokens")
 
     def __init__(self, file: Path, lines: int, dtype: np.dtype[Any]) -> None:
-        if count(file, lines, dtype) is None:
+        if token_count(file, lines, dtype) is None:
             raise errors.CacheError(
                 f"token file {file} is {'damaged' if file.exists() else 'missing'}; the other shards are intact: tokenize "
                 "again, which creates only missing shards, and open the result"
