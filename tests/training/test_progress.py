@@ -70,7 +70,7 @@ def test_a_line_has_rates_of_a_rank_and_of_all_means_and_the_time_left() -> None
         "seconds_left": pytest.approx(989 * 0.5),
         "total_steps": 1000,
     }
-    assert progress.line(step, metrics) == (
+    assert progress.log_line(step, metrics) == (
         "step 11/1,000 (1%)  loss 6.5  lr 0.001  grad_norm 2.5  512 samples/s (64 per rank)  "
         "16,000 tokens/s (2,000 per rank)  0.5 s/step  0:08:14 left"
     )
@@ -82,7 +82,7 @@ def test_the_last_step_has_a_line_and_one_that_goes_on_counts_from_there() -> No
     drive(job, clock, meter, range(101, 106))
     ((step, metrics),) = job.reports
     assert (step, metrics["seconds_left"]) == (105, 0)
-    said = progress.line(step, metrics)
+    said = progress.log_line(step, metrics)
     assert said.startswith("step 105/105 (100%)")
     assert said.endswith("done")
 
@@ -124,11 +124,11 @@ def test_numbers_do_as_well_as_tensors_and_others_are_reported_too() -> None:
         meter.step(step, loss=step, samples=1, accuracy=0.25)
     assert job.reports[0][1]["loss"] == 1.5
     assert job.reports[0][1]["accuracy"] == 0.25
-    assert progress.line(*job.reports[0]) == "step 2/2 (100%)  loss 1.5  1 samples/s  1 s/step  accuracy 0.25  done"
+    assert progress.log_line(*job.reports[0]) == "step 2/2 (100%)  loss 1.5  1 samples/s  1 s/step  accuracy 0.25  done"
 
 
 def test_a_report_of_anything_else_is_shown_by_its_names() -> None:
-    assert progress.line(3, {"macro_f1": 0.81234567, "loss": 2.0}) == "step 3: macro_f1 0.812346  loss 2"
+    assert progress.log_line(3, {"macro_f1": 0.81234567, "loss": 2.0}) == "step 3: macro_f1 0.812346  loss 2"
 
 
 def test_a_gpu_that_does_not_tell_how_busy_it_is_stops_nothing(

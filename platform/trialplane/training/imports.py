@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-Replace = Callable[[ModuleType], None]
+Replace = Callable[[ModuleType], None]  # changes a module in place
 
 # Functions to call after the import of each module, by its name. Global, because modules are global too.
 _replacements: dict[str, list[Replace]] = {}

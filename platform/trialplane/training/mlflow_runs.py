@@ -33,6 +33,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trialplane import errors
 from trialplane.training import imports
 from trialplane.wire import env, labels
 
@@ -68,7 +69,7 @@ class _Trial:
     _was_searched: bool = False
     lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
-    def find_run(self) -> None:
+    def find_run_once(self) -> None:
         """Search for the trial's run and store its id, unless that was done before.
 
         If MLflow does not answer, use the local store from now on.
@@ -85,8 +86,8 @@ class _Trial:
             except Exception as error:
                 if self.store is None:
                     raise
-                reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
-                self.use_local_store(self.store, reason)
+                first_line = errors.shortened(errors.first_line(error), 200)
+                self.use_local_store(self.store, f"{type(error).__name__}: {first_line}")
             finally:
                 for name in _SEARCH_VARIABLES:
                     os.environ.pop(name, None)
@@ -105,13 +106,14 @@ class _Trial:
         """
         deadline = time.monotonic() + _PATIENCE
         file = _sqlite_file(self.uri)
-        client = None
         while time.monotonic() < deadline:
             # A client of a SQLite file creates its tables, so there is none before the exporter has created them.
-            if client is None and (not file or _has_experiment(file, self.name)):
+            may_create_client = not file or _has_experiment(file, self.name)
+            if may_create_client:
                 client = sys.modules[_CLIENT].MlflowClient(self.uri)
-            if client is not None and (experiment := client.get_experiment_by_name(self.name)) is not None:
-                return experiment.experiment_id, client
+                experiment = client.get_experiment_by_name(self.name)
+                if experiment is not None:
+                    return experiment.experiment_id, client
             time.sleep(_PAUSE)
         raise TimeoutError(f"it had no experiment {self.name} within {_PATIENCE:.0f} s")
 
@@ -128,7 +130,7 @@ class _Trial:
         if _SERVICE in sys.modules:
             sys.modules[_SERVICE]._tracking_uri = self.uri  # type: ignore[attr-defined]
 
-    def experiment_of(self, client: Any) -> str:
+    def experiment_id(self, client: Any) -> str:
         """Return the id of the experiment, which is created if it does not exist in a local store."""
         if not self.experiment:
             if self.run:
@@ -137,6 +139,19 @@ class _Trial:
                 experiment = client.get_experiment_by_name(self.name)
                 self.experiment = experiment.experiment_id if experiment else client.create_experiment(self.name)
         return self.experiment
+
+    def take_own_run(self, client: Any, experiment: str, new_run: Any) -> Any:
+        """Return the trial's run: `new_run`, or an older one that another rank or the exporter has created meanwhile.
+
+        In the latter case, `new_run` is deleted.
+        """
+        oldest = find_run(client, experiment, self.tags) if self.tags else ""
+        run = new_run
+        if oldest and oldest != new_run.info.run_id:
+            client.delete_run(new_run.info.run_id)
+            run = client.get_run(oldest)
+        self.run = run.info.run_id
+        return run
 
 
 def _sqlite_file(uri: str) -> str:
@@ -153,8 +168,8 @@ def _has_experiment(file: str, name: str = "") -> bool:
     """
     try:
         with contextlib.closing(sqlite3.connect(f"file:{urllib.parse.quote(file)}?mode=ro", uri=True)) as database:
-            query = "SELECT 1 FROM experiments WHERE ? IN (name, '')"
-            return database.execute(query, (name,)).fetchone() is not None
+            query = "SELECT 1 FROM experiments WHERE name = ?" if name else "SELECT 1 FROM experiments"
+            return database.execute(query, (name,) if name else ()).fetchone() is not None
     except sqlite3.OperationalError:  # the file or the table does not exist yet
         return False
 
@@ -191,7 +206,7 @@ def find_run(client: Any, experiment: str, tags: Mapping[str, str]) -> str:
     return str(runs[0].info.run_id) if runs else ""
 
 
-def tags_of(environ: Mapping[str, str], number: int) -> dict[str, str]:
+def identifying_tags(environ: Mapping[str, str], number: int) -> dict[str, str]:
     """Return the tags that identify the MLflow run of an attempt; empty outside of a trial.
 
     The attempts of a promoted trial continue one another, and have one run together.
@@ -238,7 +253,7 @@ def enter(environ: Mapping[str, str], number: int = 0, store: Path | None = None
         uri=uri,
         name=environ.get(env.MLFLOW_EXPERIMENT_NAME, "Default"),
         run=environ.get(env.MLFLOW_RUN_ID, ""),
-        tags=tags_of(environ, number),
+        tags=identifying_tags(environ, number),
         store=store,
     )
     if _trial.tags:
@@ -265,7 +280,7 @@ def report_to(report: Callable[[int, Mapping[str, float]], None]) -> None:
 def own_run() -> str:
     """Return the id of the trial's run, after a search if MLflow is imported. "" if there is none."""
     if _trial is not None and _CLIENT in sys.modules:
-        _trial.find_run()
+        _trial.find_run_once()
     return current()
 
 
@@ -319,7 +334,7 @@ def _replace_run_functions(client_class: Any) -> None:
     def init(client: Any, tracking_uri: str | None = None, registry_uri: str | None = None) -> None:
         """Initialize a client; at the trial's server unless it names another one."""
         if _trial is not None and tracking_uri in (None, _trial.uri):
-            _trial.find_run()  # may change the URI to that of the local store
+            _trial.find_run_once()  # may change the URI to that of the local store
             tracking_uri = _trial.uri
         original_init(client, tracking_uri, registry_uri)
 
@@ -334,14 +349,14 @@ def _replace_run_functions(client_class: Any) -> None:
         """Create the trial's run, or a child of it. Outside of a trial, or at another server, create the run unchanged."""
         if _trial is None or client.tracking_uri != _trial.uri:
             return original_create_run(client, experiment_id, start_time, tags, run_name)
-        _trial.find_run()  # the client may have been created before the trial was set
+        _trial.find_run_once()  # the client may have been created before the trial was set
         if client.tracking_uri != _trial.uri:
             original_init(client, _trial.uri)
         tags = dict(tags or {})
         # MLflow adds this tag from MLFLOW_RUN_CONTEXT to each run. It is only for runs of programs that the trial starts.
         tags.pop(labels.LOGGED_BY, None)
         with _trial.lock:
-            experiment = _trial.experiment_of(client)
+            experiment = _trial.experiment_id(client)
             if _trial.run:  # a further run, which becomes a child of the trial's
                 tags.setdefault(labels.PARENT, _trial.run)
                 return original_create_run(client, experiment, start_time, tags, run_name)
@@ -350,14 +365,8 @@ def _replace_run_functions(client_class: Any) -> None:
                 tags[labels.RUN_NAME] = run_name
             if _trial.tags:
                 tags |= {**_trial.tags, labels.OWN: labels.NEW}  # NEW: the exporter takes over the run and fills it
-            run = original_create_run(client, experiment, start_time, tags, run_name)
-            oldest = find_run(client, experiment, _trial.tags) if _trial.tags else ""
-            # Another rank or the exporter may have created the trial's run at the same time. The older one is used.
-            if oldest and oldest != run.info.run_id:
-                client.delete_run(run.info.run_id)
-                run = client.get_run(oldest)
-            _trial.run = run.info.run_id
-            return run
+            new_run = original_create_run(client, experiment, start_time, tags, run_name)
+            return _trial.take_own_run(client, experiment, new_run)
 
     client_class.__init__, client_class.create_run = init, create_run
 
@@ -420,11 +429,11 @@ def _replace_experiment_functions(module: Any) -> None:
             from mlflow.entities import Experiment
 
             return Experiment(experiment_id="", name=job_experiment, artifact_location="", lifecycle_stage="active")
-        return original_set_experiment(experiment_id=_trial.experiment_of(module.MlflowClient()))
+        return original_set_experiment(experiment_id=_trial.experiment_id(module.MlflowClient()))
 
     @functools.wraps(original_get_experiment_id)
     def get_experiment_id() -> Any:
-        return original_get_experiment_id() if _trial is None else _trial.experiment_of(module.MlflowClient())
+        return original_get_experiment_id() if _trial is None else _trial.experiment_id(module.MlflowClient())
 
     module.set_experiment, module._get_experiment_id = set_experiment, get_experiment_id
 
@@ -446,7 +455,7 @@ def _replace_start_functions(module: Any) -> None:
     ) -> Any:
         """Start the trial's run or a child of it, after the search for the trial's run."""
         if _trial is not None:
-            _trial.find_run()
+            _trial.find_run_once()
         # The trial's run keeps the name from the exporter; the name that the job gives it becomes a tag.
         is_own_run = _trial is not None and (run_id or os.environ.get(env.MLFLOW_RUN_ID)) == _trial.run
         if run_name and is_own_run:

@@ -25,7 +25,7 @@ def cores(quota: Path = _QUOTA) -> int:
     """
     count = len(os.sched_getaffinity(0))
     try:
-        limit, period = quota.read_text().split()
+        limit, period = quota.read_text().split()  # "400000 100000": 4 cores
         share = math.ceil(int(limit) / int(period))
     except (OSError, ValueError):  # no cgroup version 2, or the text "max", which means no limit
         return count
@@ -85,8 +85,8 @@ def _running_descendants(pid: int) -> set[int]:
     descendants: set[int] = set()
     for child in children(pid):
         with contextlib.suppress(OSError):  # it has just been reaped
-            after_name = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2]  # the name may contain spaces
-            state = after_name.split()[0]
+            # "1234 (a name) S 1 …": the state is behind the name, which may contain spaces and parentheses.
+            state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
             if state not in "ZX":  # zombie or dead
                 descendants |= {child, *_running_descendants(child)}
     return descendants

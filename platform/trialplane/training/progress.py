@@ -72,7 +72,7 @@ class Meter:
         self._warm_from: int | None = None  # the step after which rates and the time left are measured; None before it
         self._samples = self._tokens = 0
         self._losses: list[Any] = []
-        self._own_seconds = 0.0
+        self._own_seconds = 0.0  # in `own_work` since the last pulse
         self._gpu = _Gpu()
 
     @contextlib.contextmanager
@@ -240,27 +240,25 @@ def _cuda() -> Any:
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
-def line(step: int, metrics: Mapping[str, float]) -> str:
-    """Format a report as a line of the log.
+def log_line(step: int, metrics: Mapping[str, float]) -> str:
+    """Return a report as a line of the log.
 
     A report of `Meter` is `step 1,200/10,000 (12%)  loss 2.31  lr 0.0005  8,192 samples/s (1,024 per rank)  0.5 s/step
     0:08:14 left`. Any other is `step 3: macro_f1 0.8123`.
-
-    Args:
-        step: Step of the report.
-        metrics: Metrics by name.
     """
-    if not {"total_steps", "seconds_left", "seconds_per_step"} <= set(metrics):
+    is_of_meter = {"total_steps", "seconds_left", "seconds_per_step"} <= set(metrics)
+    if not is_of_meter:
         return f"step {step}: " + "  ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-    rest = dict(metrics)  # those that are not formatted yet
+    rest = dict(metrics)  # those that are not in the line yet; each `pop` below moves one there
     total = int(rest.pop("total_steps"))
     parts = [f"step {step:,}/{total:,} ({100 * step // max(total, 1)}%)"]
     parts += [f"{name} {rest.pop(name):.4g}" for name in ("loss", "lr", "grad_norm") if name in rest]
     for name in ("samples", "tokens"):
         if f"{name}_per_second" in rest:
-            total_rate, per_rank = rest.pop(f"{name}_per_second"), rest.pop(f"{name}_per_second_and_rank")
-            has_one_rank = total_rate == per_rank
-            parts.append(f"{_short(total_rate)} {name}/s" + ("" if has_one_rank else f" ({_short(per_rank)} per rank)"))
+            total_rate, rank_rate = rest.pop(f"{name}_per_second"), rest.pop(f"{name}_per_second_and_rank")
+            has_one_rank = total_rate == rank_rate
+            per_rank = "" if has_one_rank else f" ({_rate_text(rank_rate)} per rank)"
+            parts.append(f"{_rate_text(total_rate)} {name}/s{per_rank}")
     seconds_left = rest.pop("seconds_left")
     parts.append(f"{rest.pop('seconds_per_step'):.3g} s/step")
     if "gpu_memory_gib" in rest:
@@ -275,5 +273,6 @@ def line(step: int, metrics: Mapping[str, float]) -> str:
     return "  ".join(parts)
 
 
-def _short(rate: float) -> str:
+def _rate_text(rate: float) -> str:
+    """Return a number per second: `8,192` or `0.125`."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"

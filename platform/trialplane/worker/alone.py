@@ -220,5 +220,5 @@ def _drop_report(step: int, metrics: Mapping[str, float], *, waits: bool = True)
 
 def _print_report(step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
     """Print a report, as a `context.Reporter`."""
-    print(progress.line(step, metrics), flush=True)  # noqa: T201
+    print(progress.log_line(step, metrics), flush=True)  # noqa: T201
     return False

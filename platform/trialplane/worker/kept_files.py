@@ -83,7 +83,7 @@ def _send_to_run(number: int, location: str) -> messages.FilesSent:
 
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name(os.environ[env.MLFLOW_EXPERIMENT_NAME])
-    tags = mlflow_runs.tags_of(os.environ, number)
+    tags = mlflow_runs.identifying_tags(os.environ, number)
     run = mlflow_runs.find_run(client, experiment.experiment_id, tags) if experiment else ""
     if not run:
         return messages.FilesSent("MLflow does not have the trial's run yet", again=True)

@@ -627,7 +627,7 @@ class Reporter:
             if warning:
                 print(f"warning: {warning}")  # noqa: T201
             if not self.is_quiet:
-                print(progress.line(step, metrics), flush=True)  # noqa: T201
+                print(progress.log_line(step, metrics), flush=True)  # noqa: T201
 
     def _receive_answer(self) -> messages.AnswerReport:
         """Wait for the slot's answer to a report or a Confirm."""
