@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trialplane.integrations.reports import Reports, numbers
+from trialplane.integrations.reports import Reports, numeric_metrics
 from trialplane.worker import context
 
 Sent = list[tuple[int, dict[str, float]]]
@@ -23,7 +23,7 @@ def sent() -> Iterator[Sent]:
     """What the trial of this process reports; it is pruned when a loss is infinite."""
     reports: Sent = []
 
-    def report(step: int, metrics: Mapping[str, float]) -> bool:
+    def report(step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
         reports.append((step, dict(metrics)))
         return metrics.get("loss") == math.inf
 
@@ -74,5 +74,5 @@ def test_only_numbers_are_metrics() -> None:
         "none": None,
         "step": 7,
     }
-    assert numbers(metrics) == {"loss": 0.5, "count": 3.0}
-    assert all(type(value) is float for value in numbers(metrics).values())
+    assert numeric_metrics(metrics) == {"loss": 0.5, "count": 3.0}
+    assert all(type(value) is float for value in numeric_metrics(metrics).values())

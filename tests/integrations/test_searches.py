@@ -214,7 +214,7 @@ class Option:
 
 def test_choices_have_the_same_text_in_each_process() -> None:
     trial = optuna.create_study().ask()
-    assert drawing.choice(trial, "x", [Option(), print]) is not None
+    assert drawing.draw_choice(trial, "x", [Option(), print]) is not None
     assert "0x" not in str(trial.params)
 
 
@@ -223,5 +223,5 @@ def test_choices_have_the_same_text_in_each_process() -> None:
 )
 def test_a_tuple_with_two_bounds_is_a_range(domain: tuple[Any, ...], low: int | None) -> None:
     trial = optuna.create_study().ask()
-    assert drawing.value(trial, "x", domain) in (range(1, 10) if low else domain)
+    assert drawing.draw_value(trial, "x", domain) in (range(1, 10) if low else domain)
     assert getattr(trial.distributions["x"], "low", None) == low

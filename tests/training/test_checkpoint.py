@@ -127,7 +127,7 @@ def test_a_copy_waits_for_every_gpu_that_tensors_are_on(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
 
     class OnGpus(tensors.Copier):
-        def _tree(self, value: Any, path: str) -> Any:
+        def _copy_value(self, value: Any, path: str) -> Any:
             self._copied[(torch.device(value), path)] = torch.empty(0)
 
     OnGpus().copy({"weight": "cuda:1", "bias": "cuda:1", "other": "cuda:2", "step": "cpu"}, "state")

@@ -26,7 +26,7 @@ from accelerate.tracking import GeneralTracker
 import trialplane
 from trialplane import errors
 from trialplane.integrations import saves
-from trialplane.integrations.reports import Reports, numbers
+from trialplane.integrations.reports import Reports, numeric_metrics
 from trialplane.training.steps import record
 
 
@@ -63,7 +63,7 @@ class TrialTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has no t
             Pruned: The pruner ends the trial. Do not catch it.
         """
         if step is None:
-            trialplane.report(None, **numbers(values))
+            trialplane.report(None, **numeric_metrics(values))
         else:
             self._reports.add(step, values)
             self._reports.send()

@@ -16,7 +16,7 @@ from typing import Any
 import trialplane
 from trialplane import errors
 from trialplane.integrations import saves
-from trialplane.integrations.reports import numbers
+from trialplane.integrations.reports import numeric_metrics
 
 _FILE = "catboost.snapshot"
 
@@ -101,7 +101,7 @@ class TrialCallback:
         # Of each metric, CatBoost has the values of all iterations so far.
         newest = {f"{data}-{name}": values[-1] for data, metrics in info.metrics.items() for name, values in metrics.items()}
         try:
-            ctx.report(info.iteration, **numbers(newest))
+            ctx.report(info.iteration, **numeric_metrics(newest))
         except Exception as error:  # noqa: BLE001  raised again at the end of the block, where CatBoost does not change it
             self._pending = error
         else:

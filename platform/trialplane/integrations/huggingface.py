@@ -55,7 +55,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
     ) -> None:
         """Make SIGTERM a request to stop, and check the optimizer of a state that was restored."""
         self._is_training, self._is_stopping = True, False
-        _is_requested(args)  # the first read of `Context.stopping` makes SIGTERM a request
+        _is_stop_requested(args)  # the first read of `Context.stopping` makes SIGTERM a request
         ctx = trialplane.current()
         if ctx is not None and optimizer is not None:
             ctx.check_optimizer(optimizer.param_groups)
@@ -70,11 +70,11 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         if ctx is None:
             return control
         is_done = state.global_step >= state.max_steps
-        if not is_done and _is_requested(args):
+        if not is_done and _is_stop_requested(args):
             return self._stop_training(ctx, args, control)
         self._save_for_rung(ctx, args, state, control)
         # With the strategy "epoch", the Trainer saves the last step by itself. Elsewhere, a checkpoint would be lost.
-        if ctx.is_last(state.global_step) and args.save_strategy != "epoch" and _is_kept(args, ctx.checkpoints):
+        if ctx.is_last(state.global_step) and args.save_strategy != "epoch" and _saves_to_trial(args, ctx):
             control.should_save = True
         return control
 
@@ -84,7 +84,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         Raises:
             Stopped: A checkpoint would be useless, because it would not be in the trial's folder.
         """
-        if not _is_kept(args, ctx.checkpoints):
+        if not _saves_to_trial(args, ctx):
             self._reports.send()
             raise ctx.stopped()
         self._is_stopping = True
@@ -128,7 +128,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         ctx = trialplane.current()
         if ctx is None:
             return
-        if _is_kept(args, ctx.checkpoints):
+        if _saves_to_trial(args, ctx):
             ctx.saved(state.global_step)
         if self._is_stopping or self._is_pausing:
             self._is_pausing = False
@@ -145,10 +145,10 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         self, ctx: trialplane.Context, args: TrainingArguments, state: TrainerState, control: TrainerControl
     ) -> None:
         """Request a checkpoint if the trial will be paused by the metrics that the Trainer logs next."""
-        metrics = ctx.rung_metrics(state.global_step)
-        needs_evaluation = any(name.startswith("eval_") for name in metrics)
+        rung_metrics = ctx.rung_metrics(state.global_step)  # compared at the rung; empty without one here
+        needs_evaluation = any(name.startswith("eval_") for name in rung_metrics)
         is_logged_next = control.should_evaluate if needs_evaluation else control.should_log
-        self._is_pausing = bool(metrics) and is_logged_next and _is_kept(args, ctx.checkpoints)
+        self._is_pausing = bool(rung_metrics) and is_logged_next and _saves_to_trial(args, ctx)
         control.should_save = control.should_save or self._is_pausing
 
     def _add(self, state: TrainerState, metrics: Mapping[str, Any] | None) -> None:
@@ -257,7 +257,7 @@ def _is_complete(checkpoint: Path, step: int) -> bool:
     return bool(state["global_step"] == step)
 
 
-def _is_requested(args: TrainingArguments) -> bool:
+def _is_stop_requested(args: TrainingArguments) -> bool:
     """Return whether a stop is requested in any rank. All ranks call this at the same step."""
     ctx = trialplane.current()
     if ctx is None:
@@ -269,6 +269,7 @@ def _is_requested(args: TrainingArguments) -> bool:
     return bool(flag)
 
 
-def _is_kept(args: TrainingArguments, checkpoints: str) -> bool:
+def _saves_to_trial(args: TrainingArguments, ctx: trialplane.Context) -> bool:
     """Return whether the Trainer's checkpoints are in the trial's folder, where the next attempt finds them."""
-    return Path(args.output_dir).absolute().is_relative_to(Path(checkpoints.removeprefix("file://")).absolute())
+    folder = Path(ctx.checkpoints.removeprefix("file://")).absolute()
+    return Path(args.output_dir).absolute().is_relative_to(folder)

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 import trialplane
-from trialplane.integrations.reports import numbers
+from trialplane.integrations.reports import numeric_metrics
 from trialplane.integrations.saves import Saves
 
 _SET_RATE = "set model.optimizer.learning_rate in on_train_begin of a callback behind TrialCallback"
@@ -51,11 +51,16 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
             if optimizer is not None and not optimizer.built:
                 optimizer.build(self.model.trainable_variables)  # TensorFlow's optimizer may not be built
             self.model.load_weights(str(self._checkpoint.file))
-            # With mixed precision, the optimizer is wrapped in another one. The rate of a schedule is a dict.
-            own_optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-            rate = None if own_optimizer is None else own_optimizer.get_config().get("learning_rate")
-            if ctx is not None and isinstance(rate, float):  # the other settings are not in the checkpoint
-                ctx.check_optimizer([{"lr": float(f"{rate:.6g}")}], _SET_RATE)
+            if ctx is not None and optimizer is not None:
+                self._check_learning_rate(ctx, optimizer)
+
+    def _check_learning_rate(self, ctx: trialplane.Context, optimizer: Any) -> None:
+        """Warn if the checkpoint has another learning rate than the trial. It has no other setting of the optimizer."""
+        own_optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # mixed precision wraps it in another one
+        rate = own_optimizer.get_config().get("learning_rate")
+        if isinstance(rate, float):  # that of a schedule is a dict
+            single_precision_rate = float(f"{rate:.6g}")
+            ctx.check_optimizer([{"lr": single_precision_rate}], _SET_RATE)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Check that `fit` continues from the checkpoint.
@@ -78,7 +83,7 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Report the epoch, and save a checkpoint if it is due."""
         done = epoch + 1
-        trialplane.report(done, **numbers(logs or {}))
+        trialplane.report(done, **numeric_metrics(logs or {}))
         ctx = trialplane.current()
         if ctx is None:
             return

@@ -18,7 +18,7 @@ from typing import Any
 import lightgbm
 
 import trialplane
-from trialplane.integrations.reports import numbers
+from trialplane.integrations.reports import numeric_metrics
 from trialplane.integrations.saves import Saves
 
 
@@ -64,7 +64,7 @@ class TrialCallback:
         # A result has more elements: whether higher is better and, in lgb.cv, the standard deviation.
         newest = {f"{data}-{name}": value for data, name, value, *_ in env.evaluation_result_list or ()}
         if newest:
-            trialplane.report(done, **numbers(newest))
+            trialplane.report(done, **numeric_metrics(newest))
         ctx = trialplane.current()
         if ctx is None:
             return

@@ -67,7 +67,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save a checkpoint and end the attempt, if a stop is requested."""
         # After the last batch of an epoch, `on_train_epoch_end` does it. After the last step, there is nothing to stop.
-        if not trainer.is_last_batch and trainer.global_step != trainer.max_steps and self._is_requested(trainer):
+        if not trainer.is_last_batch and trainer.global_step != trainer.max_steps and self._is_stop_requested(trainer):
             self._stop(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -78,7 +78,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         if trainer.is_last_batch:
             return  # reported with the metrics of the epoch
         self._reports.send()
-        if trainer.global_step != trainer.max_steps and self._is_requested(trainer):
+        if trainer.global_step != trainer.max_steps and self._is_stop_requested(trainer):
             self._stop(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -91,7 +91,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
             if (ctx := trialplane.current()) is not None and ctx.is_last(trainer.global_step):
                 self._save(trainer)
             return
-        if self._is_requested(trainer):
+        if self._is_stop_requested(trainer):
             self._stop(trainer)
         if done % self._save_every == 0:
             self._save(trainer)
@@ -118,7 +118,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         self._last_metrics = metrics
         return new
 
-    def _is_requested(self, trainer: Any) -> bool:
+    def _is_stop_requested(self, trainer: Any) -> bool:
         """Return whether a stop is requested in any rank. All ranks call this at the same time."""
         ctx = trialplane.current()
         if ctx is None:

@@ -33,7 +33,7 @@ class Reports:
         if step != self._step:
             self.send()
             self._step, self._sent = step, set()
-        self._pending.update({name: value for name, value in numbers(metrics).items() if name not in self._sent})
+        self._pending.update({name: value for name, value in numeric_metrics(metrics).items() if name not in self._sent})
 
     def send(self) -> None:
         """Report the collected metrics, if there are any.
@@ -47,7 +47,7 @@ class Reports:
             trialplane.report(self._step, **pending)
 
 
-def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+def numeric_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics that are numbers, including scalars of numpy and torch, without `step`."""
     return {
         name: float(value)

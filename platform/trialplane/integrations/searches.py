@@ -83,20 +83,21 @@ def objective_of(
     """
     for module, replace in _CALLS.items():
         imports.on_import(module, replace)
-    base = Path(sys._getframe(1).f_globals.get("__file__", "")).resolve().parent
-    file = base / script
+    caller_folder = Path(sys._getframe(1).f_globals.get("__file__", "")).resolve().parent
+    file = caller_folder / script
     run_folder = Path(script).parent if folder is None else Path(folder)
-    sys.path += [str(base / entry) for entry in path]
+    sys.path += [str(caller_folder / entry) for entry in path]
     with _as_program(file, [os.path.expandvars(argument) for argument in arguments]) as namespace:
         try:
-            with contextlib.chdir(base / run_folder):
+            with contextlib.chdir(caller_folder / run_folder):
                 exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), namespace)
         except _SearchStarted as search:
             objective = search.objective
 
             def objective_in_folder(trial: Any) -> Any:
                 """Call the objective in the folder of the script; in a trial, in the trial's copy of it."""
-                with contextlib.chdir(run_folder if trialplane.current() is not None else base / run_folder):
+                is_in_trial = trialplane.current() is not None  # the working folder is the root of the copy
+                with contextlib.chdir(run_folder if is_in_trial else caller_folder / run_folder):
                     return objective(trial)
 
             return objective_in_folder
@@ -151,8 +152,12 @@ def _replace(module: types.ModuleType, name: str, in_script: Callable[..., Any])
     setattr(owner, last_name, replacement)
 
 
-def _calls(**functions: Callable[..., Any]) -> Callable[[types.ModuleType], None]:
-    """Return a function that replaces functions of a module: by name, with `__` for the dot before a method."""
+def _replacer(**functions: Callable[..., Any]) -> Callable[[types.ModuleType], None]:
+    """Return a function that replaces functions of a module.
+
+    Args:
+        **functions: Replacements by name: `fmin`, or `BaseSearchCV__fit` for the method `BaseSearchCV.fit`.
+    """
 
     def replace(module: types.ModuleType) -> None:
         for name, in_script in functions.items():
@@ -174,7 +179,7 @@ def _fmin(fn: Callable[..., Any], space: Any, *args: Any, **kwargs: Any) -> NoRe
     """End the script with the function and the space of hyperopt's `fmin`."""
 
     def objective(trial: Any) -> float:
-        returned = fn(drawing.hyperopt_value(trial, space))
+        returned = fn(drawing.draw_hyperopt_value(trial, space))
         if not isinstance(returned, Mapping):
             return float(returned)
         if returned.get("status") == "fail":
@@ -191,13 +196,14 @@ def _fit_search(search: Any, X: Any, y: Any = None, **fit_params: Any) -> NoRetu
     if fit_params:
         options["params"] = fit_params
     has_one_metric = search.scoring is None or isinstance(search.scoring, str) or callable(search.scoring)
-    score_key = "test_score" if has_one_metric else f"test_{search.refit}"  # of several metrics, `refit` names the decisive
+    # Of several metrics, `refit` is the name of the decisive one.
+    score_key = "test_score" if has_one_metric else f"test_{search.refit}"
 
     def objective(trial: Any) -> float:
         from sklearn.base import clone  # the script has imported it
         from sklearn.model_selection import cross_validate
 
-        settings = drawing.settings(trial, space)  # with models among the values, which `set_params` would change
+        settings = drawing.draw_settings(trial, space)  # with models among the values, which `set_params` would change
         estimator = clone(search.estimator).set_params(**clone(settings, safe=False))
         return float(cross_validate(estimator, X, y, **options)[score_key].mean())
 
@@ -205,17 +211,17 @@ def _fit_search(search: Any, X: Any, y: Any = None, **fit_params: Any) -> NoRetu
 
 
 def _space_of_search(search: Any) -> Any:
-    """Return the search space of a search of scikit-learn or scikit-optimize, for `drawing.settings`."""
+    """Return the search space of a search of scikit-learn or scikit-optimize, for `drawing.draw_settings`."""
     space = getattr(search, "search_spaces", None)  # of scikit-optimize
     if space is not None:
         return space
     space = getattr(search, "param_grid", None) or search.param_distributions
     parts = [space] if isinstance(space, Mapping) else space
-    return [{name: _without_bounds(domain) for name, domain in part.items()} for part in parts]
+    return [{name: _with_choices_as_list(domain) for name, domain in part.items()} for part in parts]
 
 
-def _without_bounds(domain: Any) -> Any:
-    """Return a domain of scikit-learn, in which a tuple has choices and never bounds, as one with a list."""
+def _with_choices_as_list(domain: Any) -> Any:
+    """Return a domain of scikit-learn with a list for a tuple, as `drawing` takes a tuple of two numbers for bounds."""
     return list(domain) if isinstance(domain, tuple) else domain
 
 
@@ -224,7 +230,7 @@ def _minimize(func: Callable[[list[Any]], Any], dimensions: Sequence[Any], *args
 
     def objective(trial: Any) -> float:
         names = [getattr(dimension, "name", None) or f"x{index}" for index, dimension in enumerate(dimensions)]
-        values = [drawing.value(trial, name, dimension) for name, dimension in zip(names, dimensions, strict=True)]
+        values = [drawing.draw_value(trial, name, dimension) for name, dimension in zip(names, dimensions, strict=True)]
         return float(func(values))
 
     raise _SearchStarted(objective)
@@ -238,7 +244,7 @@ def _maximize(optimizer: Any, *args: Any, **kwargs: Any) -> NoReturn:
         raise LookupError("BayesianOptimization has no function to maximize: its suggest and register are not searches here")
 
     def objective(trial: Any) -> float:
-        return float(function(**drawing.settings(trial, bounds)))
+        return float(function(**drawing.draw_settings(trial, bounds)))
 
     raise _SearchStarted(objective)
 
@@ -254,6 +260,7 @@ def _search_of_tuner(tuner: Any, *fit_args: Any, **fit_kwargs: Any) -> NoReturn:
         model = tuner.hypermodel.build(values)
         result = tuner.hypermodel.fit(values, model, *fit_args, **fit_kwargs)
         metric = tuner.oracle.objective
+        # A hypermodel returns Keras's History, a dict of metrics, or one number.
         history = getattr(result, "history", result)
         measured = history[metric.name] if isinstance(history, Mapping) else history
         epoch_values = measured if isinstance(measured, Sequence) else [measured]
@@ -266,19 +273,20 @@ def _search_of_tuner(tuner: Any, *fit_args: Any, **fit_kwargs: Any) -> NoReturn:
 _CALLS: Mapping[str, imports.Replace] = {
     **dict.fromkeys(
         ("optuna.study.study", "optuna.study", "optuna"),
-        _calls(
+        _replacer(
             create_study=_create_study,
             load_study=_create_study,
             delete_study=_leave_studies,
             copy_study=_leave_studies,
         ),
     ),
-    **dict.fromkeys(("hyperopt.fmin", "hyperopt"), _calls(fmin=_fmin)),
-    "sklearn.model_selection._search": _calls(BaseSearchCV__fit=_fit_search),
-    "optuna_integration.sklearn.sklearn": _calls(OptunaSearchCV__fit=_fit_search),
-    "skopt.optimizer.base": _calls(base_minimize=_minimize),
-    "bayes_opt.bayesian_optimization": _calls(BayesianOptimization__maximize=_maximize),
+    **dict.fromkeys(("hyperopt.fmin", "hyperopt"), _replacer(fmin=_fmin)),
+    "sklearn.model_selection._search": _replacer(BaseSearchCV__fit=_fit_search),
+    "optuna_integration.sklearn.sklearn": _replacer(OptunaSearchCV__fit=_fit_search),
+    "skopt.optimizer.base": _replacer(base_minimize=_minimize),
+    "bayes_opt.bayesian_optimization": _replacer(BayesianOptimization__maximize=_maximize),
     **dict.fromkeys(
-        ("keras_tuner.src.engine.base_tuner", "keras_tuner.engine.base_tuner"), _calls(BaseTuner__search=_search_of_tuner)
+        ("keras_tuner.src.engine.base_tuner", "keras_tuner.engine.base_tuner"),
+        _replacer(BaseTuner__search=_search_of_tuner),
     ),
 }

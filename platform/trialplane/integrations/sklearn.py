@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import joblib
 
 import trialplane
-from trialplane.integrations.reports import numbers
+from trialplane.integrations.reports import numeric_metrics
 from trialplane.integrations.saves import Saves
 
 Model = TypeVar("Model")
@@ -60,6 +60,6 @@ def fit_epochs(
             raise ctx.stopped(done or None)
         fit(model)
         done += 1
-        trialplane.report(done, **numbers(score(model)))
+        trialplane.report(done, **numeric_metrics(score(model)))
         saves.save(done, lambda file: joblib.dump(model, file))
     return model

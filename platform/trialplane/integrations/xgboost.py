@@ -19,7 +19,7 @@ from typing import Any
 import xgboost
 
 import trialplane
-from trialplane.integrations.reports import numbers
+from trialplane.integrations.reports import numeric_metrics
 from trialplane.integrations.saves import Saves
 
 
@@ -73,7 +73,7 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
             f"{data}-{name}": _mean(values[-1]) for data, metrics in evals_log.items() for name, values in metrics.items()
         }
         if newest:
-            trialplane.report(done, **numbers(newest))
+            trialplane.report(done, **numeric_metrics(newest))
         ctx = trialplane.current()
         if ctx is None:
             return False
@@ -89,5 +89,5 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
 
 
 def _mean(value: Any) -> Any:
-    """Return the mean of a value, which in xgb.cv comes with its standard deviation; any other value unchanged."""
+    """Return the mean of a result of xgb.cv, which is a pair of mean and standard deviation; other results unchanged."""
     return value[0] if isinstance(value, tuple) else value
