@@ -267,22 +267,19 @@ def shortened(text: str, longest: int) -> str:
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """Return a hint for an unknown name.
+    """Return a hint for a name that is not among the candidates.
 
-    Args:
-        word: The unknown name.
-        candidates: Valid names.
-
-    Returns:
-        "did you mean …?" with up to three similar candidates. Without a similar one, "there are: …" with all candidates if
-        there are at most 12, else "".
+    It is "did you mean …?" with up to three similar candidates. Without a similar one, it is "there are: …" with all
+    candidates if there are at most 12, else "".
     """
     ordered = sorted(candidates)
-    names = {name.lstrip("-"): name for name in ordered}  # the dashes of flags are no similarity
-    key = word.lstrip("-")
-    close = difflib.get_close_matches(key, names, n=3, cutoff=0.5) if len(key) <= _LONGEST_NAME else []
+    # Without the dashes of flags, which are no similarity.
+    candidate_by_bare_name = {name.lstrip("-"): name for name in ordered}
+    bare_word = word.lstrip("-")
+    is_comparable = len(bare_word) <= _LONGEST_NAME
+    close = difflib.get_close_matches(bare_word, candidate_by_bare_name, n=3, cutoff=0.5) if is_comparable else []
     if close:
-        return f"did you mean {' or '.join(names[name] for name in close)}?"
+        return f"did you mean {' or '.join(candidate_by_bare_name[name] for name in close)}?"
     if 0 < len(ordered) <= _MOST_LISTED:
         return f"there are: {', '.join(ordered)}"
     return ""

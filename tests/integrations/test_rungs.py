@@ -112,7 +112,7 @@ class Library:
         return Segment(self.rung, (self.metric,), folder=self.rung, top=self.top)
 
 
-CHANGED = "is truncated or changed"
+CHANGED = "was changed after it was written"
 LIBRARIES = {
     "accelerate": Library("valid_loss", 3, 8, "header", file="model.safetensors"),
     "catboost": Library("validation-Logloss", 3, 8, "members of a population cannot change theirs"),

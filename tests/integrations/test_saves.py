@@ -67,7 +67,7 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, how: str) -> None:
             file = place / f"step-000000000{step}" / "model.bin"
             data = file.read_bytes()
             file.write_bytes(data[:-1] if how == "cut" else data[:-1] + b"!")
-            with pytest.warns(UserWarning, match=r"step-000000000\d/model.bin is truncated or changed"):
+            with pytest.warns(UserWarning, match=r"step-000000000\d/model.bin (has .* bytes of|was changed)"):
                 if is_last:
                     with pytest.raises(errors.CheckpointDamaged, match=r"all checkpoints at .* are damaged"):
                         files.newest()

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 OBJECTIVE = "objective"
 _MOST_BASES = 16  # configurations that are composed before the first trial, one for each combination of groups
-# The start of an override that changes an existing value. One with + adds a value, and one with @ chooses from a group.
-_VALUE = re.compile(r"[A-Za-z_][\w.]*=")
+# The start of an override that changes a value, such as `optimizer.lr=0.1`. `+key=…` adds one, `db@key=…` selects a group.
+_CHANGES_VALUE = re.compile(r"[A-Za-z_][\w.]*=")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Task:
         file: Path of the script with the task function.
         module: Name of the module with the function, to import it by; "" if the script is started as a file.
         function: Name of the decorated task function.
-        job: Hydra's name of the job.
-        config: Name of the primary configuration; None without one.
-        search: Provider and path of each source of configurations.
+        job_name: Hydra's name of the job.
+        config_name: Name of the primary configuration; None without one.
+        config_sources: Provider and path of each source of configurations.
         folder: Working directory of the sweep.
-        sweep: Folder of the sweep's output.
-        overrides: Overrides of Hydra's own configuration.
-        fixed: Overrides of the task's configuration that are the same in every trial.
+        sweep_folder: Folder of the sweep's output.
+        hydra_overrides: Overrides of Hydra's own configuration.
+        fixed_overrides: Overrides of the task's configuration that are the same in every trial.
         keys: Name of a parameter → key of its override.
         choices: Name of a categorical parameter → its values.
         metrics: Names of the objectives, in the order in which the function returns them.
@@ -64,13 +64,13 @@ class Task:
     file: str
     module: str
     function: str
-    job: str
-    config: str | None
-    search: tuple[tuple[str, str], ...]
+    job_name: str
+    config_name: str | None
+    config_sources: tuple[tuple[str, str], ...]
     folder: str
-    sweep: str
-    overrides: tuple[str, ...]
-    fixed: tuple[str, ...]
+    sweep_folder: str
+    hydra_overrides: tuple[str, ...]
+    fixed_overrides: tuple[str, ...]
     keys: Mapping[str, str]
     choices: Mapping[str, tuple[Any, ...]]
     metrics: tuple[str, ...]
@@ -88,11 +88,11 @@ class Runner:
         os.chdir(task.folder)
         self._function = _import_function(task)
         Plugins.instance()  # loads Hydra's plugins, which can add sources of configurations
-        search = ConfigSearchPathImpl()
-        for provider, path in task.search:
-            search.append(provider, path)
-        self._hydra = Hydra.create_main_hydra2(task.job, search)
-        # To change values in a configuration with the same groups takes a fifth of the time of composing another one.
+        search_path = ConfigSearchPathImpl()
+        for provider, path in task.config_sources:
+            search_path.append(provider, path)
+        self._hydra = Hydra.create_main_hydra2(task.job_name, search_path)
+        # One configuration for each combination of groups. To change its values takes a fifth of the time of composing it.
         self._bases = {overrides: self._compose(overrides) for overrides in self._group_overrides()}
 
     def run(self, ctx: Context) -> dict[str, float]:
@@ -130,15 +130,15 @@ class Runner:
         )
         if early_ends:
             raise early_ends[0]
-        values = job_return.return_value if isinstance(job_return.return_value, Sequence) else [job_return.return_value]
+        returned = job_return.return_value
+        values = returned if isinstance(returned, Sequence) else [returned]
         try:
             return dict(zip(self._task.metrics, map(float, values), strict=True))
         except (TypeError, ValueError):
             count = len(self._task.metrics)
             expected = "the number" if count == 1 else f"the {count} numbers"
-            returned = repr(job_return.return_value)[:100]
             raise context.Invalid(
-                f"{self._task.function} returned {returned}; it must return {expected} to optimize, see "
+                f"{self._task.function} returned {repr(returned)[:100]}; it must return {expected} to optimize, see "
                 "hydra.sweeper.direction"
             ) from None
 
@@ -148,22 +148,22 @@ class Runner:
         group_params = [name for name in self._task.choices if self._task.keys[name] in groups]
         if math.prod(len(self._task.choices[name]) for name in group_params) > _MOST_BASES:
             return []
-        overrides = [
+        overrides_of_params = [
             [override_text(self._task.keys[name], value) for value in self._task.choices[name]] for name in group_params
         ]
-        return list(itertools.product(*overrides))
+        return list(itertools.product(*overrides_of_params))
 
     def _compose(self, swept: Sequence[str]) -> DictConfig:
         """Return the configuration that Hydra composes with the overrides in `swept` and those of the sweep."""
-        overrides = [*self._task.overrides, *self._task.fixed, *swept]
-        return self._hydra.config_loader.load_configuration(self._task.config, overrides, RunMode.RUN)
+        overrides = [*self._task.hydra_overrides, *self._task.fixed_overrides, *swept]
+        return self._hydra.config_loader.load_configuration(self._task.config_name, overrides, RunMode.RUN)
 
     def _trial_config(self, params: Mapping[str, Any], number: int) -> DictConfig:
         """Return the configuration of the job with this number, and make it the one that `HydraConfig` returns."""
         swept = [override_text(self._task.keys[name], value) for name, value in params.items()]
         config = self._compose_from_base(swept) or self._compose(swept)
         with open_dict(config):
-            config.hydra.sweep.dir = self._task.sweep
+            config.hydra.sweep.dir = self._task.sweep_folder
             config.hydra.job.id = str(number)
             config.hydra.job.num = number
         HydraConfig.instance().set_config(config)
@@ -178,11 +178,11 @@ class Runner:
         if group_overrides is None:
             return None
         value_overrides = [override for override in swept if override not in group_overrides]
-        if not all(_VALUE.match(override) for override in value_overrides):
+        if not all(_CHANGES_VALUE.match(override) for override in value_overrides):
             return None
         # The base is changed in place. A trial runs in a fork of this process, so the other trials keep it as it was.
         config = self._bases.pop(group_overrides)
-        parsed = OverridesParser.create().parse_overrides([*self._task.fixed, *swept])
+        parsed = OverridesParser.create().parse_overrides([*self._task.fixed_overrides, *swept])
         changes = [override for override in parsed if override.input_line in value_overrides]
         ConfigLoaderImpl._apply_overrides_to_config(changes, config)
         config.hydra.overrides.task = [override.input_line for override in parsed]

@@ -44,7 +44,7 @@ _RUNNER = task.Runner(records.from_json(task.Task, Path(__file__).with_name("swe
 def run(ctx):
     return _RUNNER.run(ctx)
 '''
-_TRIALS = 20
+_DEFAULT_TRIALS = 20
 _DIRECTIONS = ("minimize", "maximize")
 
 
@@ -148,12 +148,7 @@ class TrialplaneSweeper(Sweeper):
             )
 
     def _sweep_task(self, config: DictConfig, sweep_space: space.Space, folder: Path) -> task.Task:
-        """Return the part of the sweep that its trials need.
-
-        Args:
-            config: Configuration of the sweep.
-            sweep_space: Space of the sweep.
-            folder: Folder of the sweep's output.
+        """Return the part of the sweep that its trials need. `folder` is the folder of the sweep's output.
 
         Raises:
             CompactHydraException: A direction is invalid, or trials could not import the task function.
@@ -172,15 +167,15 @@ class TrialplaneSweeper(Sweeper):
             file=file,
             module=module,
             function=self._function.__name__,
-            job=config.hydra.job.name,
-            config=config.hydra.job.config_name,
-            search=tuple(
+            job_name=config.hydra.job.name,
+            config_name=config.hydra.job.config_name,
+            config_sources=tuple(
                 (source.provider, f"{source.schema}://{source.path}") for source in config.hydra.runtime.config_sources
             ),
             folder=config.hydra.runtime.cwd,
-            sweep=str(folder),
-            overrides=tuple(config.hydra.overrides.hydra),
-            fixed=tuple(sweep_space.fixed),
+            sweep_folder=str(folder),
+            hydra_overrides=tuple(config.hydra.overrides.hydra),
+            fixed_overrides=tuple(sweep_space.fixed),
             keys=sweep_space.keys,
             choices={
                 name: tuple(fields["choices"]) for name, fields in sweep_space.parameters.items() if "choices" in fields
@@ -210,13 +205,14 @@ class TrialplaneSweeper(Sweeper):
     def _job_overrides(self, sweep_space: space.Space) -> dict[str, Any]:
         """Return the fields of job.yaml that the sweeper's configuration sets, with its defaults."""
         fields = {name: value for name, value in self._job_fields.items() if value is not None}
-        trials: int | None = self._n_trials
         if not sweep_space.parameters:
             trials = 1
         elif sweep_space.is_finite and "sampler" not in fields:
             fields["sampler"] = "grid"
-            trials = trials or _number_of_points(sweep_space)
-        return {**fields, "trials": trials or _TRIALS, "parallel": self._n_jobs}
+            trials = self._n_trials or _number_of_points(sweep_space)
+        else:
+            trials = self._n_trials or _DEFAULT_TRIALS
+        return {**fields, "trials": trials, "parallel": self._n_jobs}
 
     def _command(self, config: DictConfig) -> list[str]:
         """Return the command line that started the sweep, which the run shows."""
@@ -234,7 +230,8 @@ class TrialplaneSweeper(Sweeper):
         except KeyboardInterrupt:
             log.info("pausing; what has ended is kept")
             handle.pause()
-            remedy = f"the same command with hydra.sweep.dir={sweep_task.sweep} goes on, or `platform resume {handle.name}`"
+            command = f"the same command with hydra.sweep.dir={sweep_task.sweep_folder}"
+            remedy = f"{command} goes on, or `platform resume {handle.name}`"
             raise CompactHydraException(f"{handle.name} was paused; {remedy}") from None
 
     def _save_best(self, handle: "RunHandle", sweep_task: task.Task, folder: Path) -> None:
@@ -270,10 +267,10 @@ def _number_of_points(sweep_space: space.Space) -> int:
     """Return the number of points of a finite space."""
     count = 1
     for fields in sweep_space.parameters.values():
-        size = (
-            len(fields["choices"]) if "choices" in fields else round((fields["high"] - fields["low"]) / fields["step"]) + 1
-        )
-        count *= size
+        if "choices" in fields:
+            count *= len(fields["choices"])
+        else:
+            count *= round((fields["high"] - fields["low"]) / fields["step"]) + 1
     return count
 
 

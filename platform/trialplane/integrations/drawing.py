@@ -34,13 +34,10 @@ def draw_settings(trial: Any, space: Any) -> dict[str, Any]:
 
 
 def draw_value(trial: Any, name: str, domain: Any) -> Any:
-    """Draw a value from a domain, as a parameter of the trial.
+    """Draw a value from a domain, as the parameter `name` of the trial.
 
-    Args:
-        trial: The trial.
-        name: Name of the parameter.
-        domain: A distribution of Optuna, scikit-optimize or scipy; a tuple with two bounds, and perhaps the name of their
-            prior, such as "log-uniform"; another sequence of choices; or a fixed value.
+    A domain is a distribution of Optuna, scikit-optimize or scipy; a tuple with two bounds, and perhaps the name of their
+    prior, such as "log-uniform"; another sequence of choices; or a fixed value.
     """
     choices = getattr(domain, "choices", None) or getattr(domain, "categories", None)  # of Optuna, or scikit-optimize
     if choices is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import tempfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from trialplane.training.steps import record, stores
 from trialplane.wire import paths
 
 KEEP = 2  # checkpoints of a trial; if the newest is damaged, there is an older one
-_PIECE = 8 << 20  # bytes that are copied at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,15 +62,11 @@ class Saves:
         ctx = trialplane.current()
         if ctx is None or not ctx.is_main:
             return
-
-        def copy(sink: stores.Sink) -> None:
-            """Copy the file to the store piece by piece, so that it need not fit into memory."""
-            with file.open("rb") as source:
-                while piece := source.read(_PIECE):
-                    sink.write(piece)
-
         ctx.confirm_reports(step)
-        stores.save_file(ctx.checkpoints, step, self._file, write=copy, keep=KEEP)
+        with file.open("rb") as source:
+            stores.save_file(
+                ctx.checkpoints, step, self._file, write=lambda sink: shutil.copyfileobj(source, sink), keep=KEEP
+            )
         ctx.saved(step)
 
     def newest(self) -> SavedFile | None:
@@ -135,14 +130,9 @@ class Saves:
                 "the run another name, or set another location for its checkpoints"
             )
         copy = workdir / f"{saved.name}-{self._file}"
-        crc = 0
-        with store.local(saved.name, self._file) as path, path.open("rb") as source, copy.open("wb") as target:
-            while piece := source.read(_PIECE):
-                crc = zlib.crc32(piece, crc)
-                target.write(piece)
-        part = saved.parts[self._file]
-        if (crc, copy.stat().st_size) != (part.crc, part.size):
-            raise errors.CheckpointDamaged(f"{saved.location}/{self._file} is truncated or changed")
+        with store.local(saved.name, self._file) as path:
+            stores.verify(path, saved.parts[self._file], f"{saved.location}/{self._file}")
+            shutil.copyfile(path, copy)
         return copy
 
 

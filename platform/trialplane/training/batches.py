@@ -100,15 +100,7 @@ class BatchOrder:
         return indices
 
     def indices_of_steps(self, steps: range, rank: int, world_size: int) -> list[Indices]:
-        """Return `indices` for consecutive steps. This is much faster than one step at a time.
-
-        Args:
-            steps: Optimizer steps, from 0 over all epochs.
-            rank: Number of the rank, from 0.
-            world_size: Number of ranks. It must divide the batch.
-
-        Returns:
-            One array per step, each of shape (batch / world_size,).
+        """Return `indices` for consecutive steps, one array per step. This is much faster than one step at a time.
 
         Raises:
             InputError: `world_size` does not divide the batch.

@@ -160,12 +160,7 @@ def _sqlite_file(uri: str) -> str:
 
 
 def _has_experiment(file: str, name: str = "") -> bool:
-    """Return whether an MLflow database in a file has an experiment; the file is neither created nor changed.
-
-    Args:
-        file: Path of the file.
-        name: Name of the experiment; "" for any.
-    """
+    """Return whether an MLflow database in a file has the experiment `name`, or any if that is "". Only read the file."""
     try:
         with contextlib.closing(sqlite3.connect(f"file:{urllib.parse.quote(file)}?mode=ro", uri=True)) as database:
             query = "SELECT 1 FROM experiments WHERE name = ?" if name else "SELECT 1 FROM experiments"
@@ -194,13 +189,7 @@ def wait_for_tables(environ: Mapping[str, str]) -> None:
 
 
 def find_run(client: Any, experiment: str, tags: Mapping[str, str]) -> str:
-    """Return the id of the oldest run with certain tags in an experiment; "" if there is none.
-
-    Args:
-        client: Client of MLflow.
-        experiment: Id of the experiment.
-        tags: Tags of the run.
-    """
+    """Return the id of the oldest run with certain tags in the experiment with an id; "" if there is none."""
     query = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
     runs = client.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time ASC"])
     return str(runs[0].info.run_id) if runs else ""
@@ -226,11 +215,7 @@ _report: Callable[[int, Mapping[str, float]], None] | None = None
 
 
 def replace_on_import(environ: Mapping[str, str]) -> None:
-    """Replace MLflow's functions when the job imports MLflow, if a tracking URI is set.
-
-    Args:
-        environ: Environment variables that this process was started with.
-    """
+    """Replace MLflow's functions when the job imports MLflow, if a tracking URI is set in `environ`."""
     if environ.get(env.MLFLOW_TRACKING_URI):
         for name, replace in _REPLACED.items():
             imports.on_import(name, replace)
@@ -268,10 +253,7 @@ def enter(environ: Mapping[str, str], number: int = 0, store: Path | None = None
 def report_to(report: Callable[[int, Mapping[str, float]], None]) -> None:
     """Pass the metrics that the job logs into the trial's run to a function, instead of logging them.
 
-    They are reports of the trial then, and the exporter writes them to the run.
-
-    Args:
-        report: Called with a step and the metrics of that step.
+    The function gets a step and its metrics. They are reports of the trial then, and the exporter writes them to the run.
     """
     global _report
     _report = report

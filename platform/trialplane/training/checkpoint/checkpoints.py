@@ -146,10 +146,10 @@ class Checkpoints:
             states[record.state_file(rank, sharded)] = state
         if rank_state is not None:
             states[record.rank_file(rank)] = rank_state
-        copies, size = self._copier.copy(states, "state")
+        copied_states, size = self._copier.copy(states, "state")
         share = writer.Share(
             step=step,
-            states=copies,
+            states=copied_states,
             size=size,
             rank=rank,
             world_size=world_size,
@@ -249,7 +249,8 @@ class Checkpoints:
             )
         file = saved.state_file(rank)
         shapes = tensors.shapes(like)
-        if shapes and (difference := record.difference(saved.parts[file].shapes, shapes)):
+        difference = record.difference(saved.parts[file].shapes, shapes) if shapes else ""
+        if difference:
             raise errors.CheckpointMismatch(
                 f"{saved.location} is of another model: {difference}. Use the parameters with which it was trained, or "
                 "submit the changed job under a new name"
@@ -349,11 +350,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Restore the state of the random generators.
-
-    Args:
-        state: State from `rng_state`. That of a GPU is restored if this process can use one.
-    """
+    """Restore a state from `rng_state`. That of a GPU is restored if this process can use one."""
     generators.set_state(transport.unpack(state["packed"].numpy(), copy=True))
     torch.set_rng_state(state["torch"].cpu())
     if "cuda" in state and torch.cuda.is_available():
@@ -361,12 +358,9 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
 
 
 def reseed(seed: int, rank: int, step: int) -> None:
-    """Seed all random generators of a rank that continues without a saved state, as after a change of the number of ranks.
+    """Seed all random generators of a rank that continues at a step without their saved state.
 
-    Args:
-        seed: Seed of the trial.
-        rank: Number of this rank, from 0.
-        step: Step to continue at.
+    That is the case after a change of the number of ranks. `seed` is the seed of the trial.
     """
     words = np.random.SeedSequence([seed % 2**64, rank, step]).generate_state(1, np.uint64)
     process.seed_everything(int(words[0] >> np.uint64(1)))  # 63 bits, which fit into a signed integer

@@ -110,12 +110,7 @@ def _write_parts(store: Store, name: str, share: Share) -> dict[str, Part]:
 def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[str, Part]) -> None:
     """Complete the checkpoint with the files of all ranks, and delete checkpoints that no rule keeps. Only for rank 0.
 
-    Args:
-        store: Store of the checkpoints.
-        rules: Rules of retention.
-        name: Name of the checkpoint.
-        share: Share of rank 0.
-        parts: Files of rank 0, by name. Those of the other ranks are added from the files that these ranks wrote.
+    `share` and `parts` are those of rank 0. The parts of the other ranks are read from the files that these ranks wrote.
 
     Raises:
         CheckpointError: A rank did not write its part.

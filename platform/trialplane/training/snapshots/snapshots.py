@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 1
-_PIECE = 8 << 20  # bytes that are copied at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,8 +136,7 @@ class Snapshots:
             file = Path(folder) / WEIGHTS
             _write_weights(model, file)
             with self._store.create(name, WEIGHTS) as sink, file.open("rb") as source:
-                while piece := source.read(_PIECE):
-                    sink.write(piece)
+                shutil.copyfileobj(source, sink)
             return file.stat().st_size
 
     def weights(self, snapshot: Snapshot) -> Any:

@@ -84,12 +84,7 @@ def rank_file(rank: int) -> str:
 
 
 def unused_name(step: int, existing: Sequence[str]) -> str:
-    """Return a folder name for a new checkpoint of a step: `step-0000001200`, or `step-0000001200.1` for a second one.
-
-    Args:
-        step: Step of the new checkpoint.
-        existing: Names of the complete checkpoints.
-    """
+    """Return a folder name for a new checkpoint of a step, which none of the existing ones has: `step-0000001200.1`."""
     numbers = [number for existing_step, number in map(sort_key, existing) if existing_step == step]
     return f"step-{step:010d}" + (f".{max(numbers) + 1}" if numbers else "")
 
