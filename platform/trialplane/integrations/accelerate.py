@@ -94,9 +94,9 @@ def save(accelerator: Accelerator, step: int) -> None:
     # `ctx.saved` is not called: with it, the next report could end a trial at its rung in one rank alone. `stop` ends it in
     # all ranks together.
     if accelerator.is_main_process:
-        older = _complete(folder)
+        older = _complete_checkpoints(folder)
         incomplete.rename(folder / record.unused_name(step, [path.name for path in older]))
-        # The new checkpoint always stays, even if an unusable one of a higher step exists.
+        # The new checkpoint always stays, even if an unusable one of a higher step exists. So one older less stays.
         for outdated in older[: -(saves.KEEP - 1)]:
             shutil.rmtree(outdated)
 
@@ -145,9 +145,10 @@ def resume(accelerator: Accelerator) -> int:
     if ctx is None:
         return 0
     resumed_location = ctx.resume_from
-    checkpoints = [path for path in _complete(_folder(ctx.checkpoints)) if ctx.is_usable(record.step_of(path.name))]
+    own_checkpoints = _complete_checkpoints(_folder(ctx.checkpoints))
+    checkpoints = [path for path in own_checkpoints if ctx.is_usable(record.step_of(path.name))]
     if not checkpoints and resumed_location is not None:
-        checkpoints = _complete(_folder(resumed_location))
+        checkpoints = _complete_checkpoints(_folder(resumed_location))
         if not checkpoints:
             raise errors.CheckpointError(saves.no_checkpoint_message(ctx, resumed_location))
     if not checkpoints:
@@ -163,7 +164,7 @@ def _folder(location: str) -> Path:
     return saves.local_folder(location, "accelerator.save_state")
 
 
-def _complete(folder: Path) -> list[Path]:
-    """Return the checkpoints, oldest first. A checkpoint gets its final name when it is complete."""
+def _complete_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, oldest first. A checkpoint gets its final name when it is complete."""
     checkpoints = [path for path in folder.iterdir() if record.is_name(path.name)] if folder.is_dir() else []
     return sorted(checkpoints, key=lambda path: record.sort_key(path.name))

@@ -42,7 +42,7 @@ class TrialCallback:
     def __init__(self, save_every: int = 60) -> None:
         self.snapshot: dict[str, Any] = {}
         self._is_in_block = False
-        self._pending: Exception | None = None
+        self._pending: Exception | None = None  # raised at the end of the `with` block
         self._taken_over: Path | None = None  # copied snapshot of another run or trial, until CatBoost has read it
         ctx = trialplane.current()
         if ctx is None:

@@ -51,8 +51,9 @@ def draw_value(trial: Any, name: str, domain: Any) -> Any:
     if hasattr(domain, "ppf"):  # of scipy
         return _draw_scipy_value(trial, name, domain)
     if _is_bounds(domain):
-        is_integer = all(isinstance(bound, int) for bound in domain[:2])
-        return draw_number(trial, name, domain[0], domain[1], is_integer=is_integer, log=domain[2:] == ("log-uniform",))
+        low, high, *prior = domain
+        is_integer = isinstance(low, int) and isinstance(high, int)
+        return draw_number(trial, name, low, high, is_integer=is_integer, log=prior == ["log-uniform"])
     if isinstance(domain, (str, bytes)) or not hasattr(domain, "__len__"):
         return domain
     return draw_choice(trial, name, domain)

@@ -129,7 +129,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         if ctx is None:
             return
         if _saves_to_trial(args, ctx):
-            ctx.saved(state.global_step)
+            ctx.saved(state.global_step)  # the trial can now be paused at this step
         if self._is_stopping or self._is_pausing:
             self._is_pausing = False
             self._reports.send()  # at a rung, this ends the attempt

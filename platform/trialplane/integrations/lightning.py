@@ -85,15 +85,16 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         """Report the epoch, and save a checkpoint if it is due."""
         self._reports.add(trainer.global_step, self._new_metrics(trainer))
         self._reports.send()
-        done = trainer.current_epoch + 1
-        if trainer.should_stop or done == trainer.max_epochs or trainer.global_step == trainer.max_steps:
+        epochs_done = trainer.current_epoch + 1
+        is_at_limit = epochs_done == trainer.max_epochs or trainer.global_step == trainer.max_steps
+        if trainer.should_stop or is_at_limit:
             # The training is done. Continued from a checkpoint saved here, fit would return no metrics.
             if (ctx := trialplane.current()) is not None and ctx.is_last(trainer.global_step):
                 self._save(trainer)
             return
         if self._is_stop_requested(trainer):
             self._stop(trainer)
-        if done % self._save_every == 0:
+        if epochs_done % self._save_every == 0:
             self._save(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

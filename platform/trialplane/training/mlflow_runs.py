@@ -140,7 +140,30 @@ class _Trial:
                 self.experiment = experiment.experiment_id if experiment else client.create_experiment(self.name)
         return self.experiment
 
-    def take_own_run(self, client: Any, experiment: str, new_run: Any) -> Any:
+    def create_run(
+        self, client: Any, create: Callable[[str, dict[str, Any]], Any], tags: dict[str, Any], run_name: str | None
+    ) -> Any:
+        """Create the trial's run; a child of it if the trial has one.
+
+        Args:
+            client: Client of MLflow.
+            create: Function that creates a run in the experiment with an id, with tags.
+            tags: Tags that the job gives the run.
+            run_name: Name that the job gives the run.
+        """
+        # MLflow adds this tag from MLFLOW_RUN_CONTEXT to each run. It is only for runs of programs that the trial starts.
+        tags.pop(labels.LOGGED_BY, None)
+        with self.lock:
+            experiment = self.experiment_id(client)
+            if self.run:
+                return create(experiment, {labels.PARENT: self.run, **tags})
+            if run_name:
+                tags[labels.RUN_NAME] = run_name
+            if self.tags:
+                tags |= {**self.tags, labels.OWN: labels.NEW}  # NEW: the exporter takes over the run and fills it
+            return self._take_own_run(client, experiment, create(experiment, tags))
+
+    def _take_own_run(self, client: Any, experiment: str, new_run: Any) -> Any:
         """Return the trial's run: `new_run`, or an older one that another rank or the exporter has created meanwhile.
 
         In the latter case, `new_run` is deleted.
@@ -332,23 +355,13 @@ def _replace_run_functions(client_class: Any) -> None:
         if _trial is None or client.tracking_uri != _trial.uri:
             return original_create_run(client, experiment_id, start_time, tags, run_name)
         _trial.find_run_once()  # the client may have been created before the trial was set
-        if client.tracking_uri != _trial.uri:
+        if client.tracking_uri != _trial.uri:  # the search has changed it to that of the local store
             original_init(client, _trial.uri)
-        tags = dict(tags or {})
-        # MLflow adds this tag from MLFLOW_RUN_CONTEXT to each run. It is only for runs of programs that the trial starts.
-        tags.pop(labels.LOGGED_BY, None)
-        with _trial.lock:
-            experiment = _trial.experiment_id(client)
-            if _trial.run:  # a further run, which becomes a child of the trial's
-                tags.setdefault(labels.PARENT, _trial.run)
-                return original_create_run(client, experiment, start_time, tags, run_name)
-            # This run becomes the trial's.
-            if run_name:
-                tags[labels.RUN_NAME] = run_name
-            if _trial.tags:
-                tags |= {**_trial.tags, labels.OWN: labels.NEW}  # NEW: the exporter takes over the run and fills it
-            new_run = original_create_run(client, experiment, start_time, tags, run_name)
-            return _trial.take_own_run(client, experiment, new_run)
+
+        def create(experiment: str, tags: dict[str, Any]) -> Any:
+            return original_create_run(client, experiment, start_time, tags, run_name)
+
+        return _trial.create_run(client, create, dict(tags or {}), run_name)
 
     client_class.__init__, client_class.create_run = init, create_run
 

@@ -20,7 +20,7 @@ from trialplane.training.steps import stores
 from trialplane.training.steps.record import Saved
 
 _KEEP = 2  # number of states: the older one is used if the newest is damaged, or if its step is beyond a rung
-_PACKED = "state.packed"
+_PACKED_FILE = "state.packed"
 
 
 class SaveChoice(NamedTuple):
@@ -102,7 +102,7 @@ class States:
                 self._checkpoints.wait()
         else:
             packed = transport.pack({"state": dict(state), "rng": generators.state()})
-            stores.save_file(self._location, step, file=_PACKED, write=lambda sink: sink.write(packed.data), keep=_KEEP)
+            stores.save_file(self._location, step, file=_PACKED_FILE, write=lambda sink: sink.write(packed.data), keep=_KEEP)
 
     def wait(self) -> None:
         """Wait until the last state is complete.
@@ -154,7 +154,7 @@ class States:
 
     def _restore(self, saved: Saved) -> Restored:
         """Read the state of a checkpoint, and restore the random generators if their state was saved for this rank."""
-        if _PACKED not in saved.parts:  # in torch's format
+        if _PACKED_FILE not in saved.parts:  # in torch's format
             from trialplane.training import checkpoint  # imports torch
 
             tree, rank_state = self._checkpoints.load(saved, rank=self._rank, world_size=self._world_size)
@@ -166,8 +166,8 @@ class States:
                 checkpoint.set_rng_state(rank_state["rng"])
             return Restored(saved.step, tree["state"])
         store = stores.open_store(self._location)
-        with store.local(saved.name, _PACKED) as path:
-            stores.verify(path, saved.parts[_PACKED], f"{saved.location}/{_PACKED}")
+        with store.local(saved.name, _PACKED_FILE) as path:
+            stores.verify(path, saved.parts[_PACKED_FILE], f"{saved.location}/{_PACKED_FILE}")
             tree = transport.unpack(np.fromfile(path, dtype=np.uint8), copy=True)
         generators.set_state(tree["rng"])
         return Restored(saved.step, tree["state"])

@@ -177,7 +177,7 @@ class Checkpoints:
             writing.result()
 
     def close(self) -> None:
-        """Wait, and end the thread. A later `save` starts another one.
+        """Wait for the last checkpoint, and end the thread. A later `save` starts another one.
 
         Raises:
             CheckpointError: The last save failed. Older checkpoints are unchanged.

@@ -14,7 +14,7 @@ import functools
 import json
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from torch import distributed
 
@@ -205,6 +205,13 @@ def barrier(world_size: int) -> Callable[[], None]:
     return functools.partial(distributed.barrier, group=_gloo_group(distributed.group.WORLD, "write"))
 
 
+class _Outcome(NamedTuple):
+    """Choice of rank 0, or the error that it raised."""
+
+    choice: Any
+    error: errors.TrialplaneError | None
+
+
 def agree(choose: Callable[[], T], rank: int, world_size: int) -> T:
     """Return the choice of rank 0 in every rank. Without torch.distributed, return each rank's own choice.
 
@@ -214,20 +221,19 @@ def agree(choose: Callable[[], T], rank: int, world_size: int) -> T:
     if world_size == 1 or not has_process_group():
         return choose()
     group = _gloo_group(distributed.group.WORLD, "agree")
-    # The broadcast fills this list in the other ranks. They get this error if `choose` raises no TrialplaneError.
-    choice_and_error: list[Any] = [None, errors.CheckpointError("rank 0 made no choice")]
+    outcome = _Outcome(None, errors.CheckpointError("rank 0 made no choice"))  # if `choose` raises another kind of error
     try:
         if rank == 0:
-            choice_and_error = [choose(), None]
+            outcome = _Outcome(choose(), None)
     except errors.TrialplaneError as error:
-        choice_and_error = [None, error]
-        raise
-    finally:  # also after an error in rank 0, because the other ranks wait for the broadcast
-        distributed.broadcast_object_list(choice_and_error, src=0, group=group)
-    choice: T = choice_and_error[0]
-    if choice_and_error[1] is not None:
-        raise choice_and_error[1]
-    return choice
+        outcome = _Outcome(None, error)
+    finally:  # also after any other error in rank 0, because the other ranks wait for the broadcast
+        received = [outcome]
+        distributed.broadcast_object_list(received, src=0, group=group)  # replaces the element by that of rank 0
+    choice, error_of_rank_0 = received[0]
+    if error_of_rank_0 is not None:
+        raise error_of_rank_0
+    return choice  # type: ignore[no-any-return]
 
 
 def has_process_group() -> bool:

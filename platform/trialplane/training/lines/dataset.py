@@ -133,9 +133,9 @@ class LineDataset:
     def __getstate__(self) -> dict[str, Any]:
         """Return a recipe of less than 1 KB. With too many files for that, it names a file in the cache with their list."""
         state = {"length": self._length, "cache": None if self._cache is None else str(self._cache)}
-        if not self._manifest and len(pickle.dumps(self._recipe)) <= INLINE:
-            return {**state, "recipe": self._recipe}
         if not self._manifest:
+            if len(pickle.dumps(self._recipe)) <= INLINE:
+                return {**state, "recipe": self._recipe}
             self._manifest = str(_write_manifest(self._recipe, self._cache or line_index.default_cache()))
         return {**state, "manifest": self._manifest}
 

@@ -115,7 +115,7 @@ def mapped(
         raise TypeError(f"mapped() sets {', '.join(reserved)} itself")
     pickling.check_dataset(dataset)
     hasher = datasets.fingerprint.Hasher
-    facts = {
+    facts = {  # what the rows depend on; its digest is in the name of the cache
         "version": VERSION,
         "rows": dataset._fingerprint,
         "function": hasher.hash(function),

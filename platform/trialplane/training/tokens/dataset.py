@@ -129,7 +129,7 @@ def tokenized(
     say = say or (lambda text: None)
     serialized = _serialize_tokenizer(tokenizer)
     dtype = serialized.dtype
-    facts = {
+    facts = {  # what the tokens depend on; its digest is in the name of the cache
         "version": VERSION,
         "text": lines.content,
         "lines": len(lines),
@@ -160,17 +160,17 @@ def tokenized(
         with building.lock(folder):
             # Another process may have created it while this one waited.
             if _open_complete(folder, len(lines), dtype) is None:
-                _create(work, facts, processes or process.cores(), say)
+                _create_cache(work, facts, processes or process.cores(), say)
     except OSError as error:
         raise errors.CacheError(
             f"the token cache {folder} cannot be written ({error.strerror}); make room, or name another cache folder"
         ) from error
     created = _open_complete(folder, len(lines), dtype)
-    assert created is not None
+    assert created is not None  # `_create_cache` raises an error otherwise
     return created
 
 
-def _create(work: Work, facts: dict[str, Any], processes: int, say: Callable[[str], object]) -> None:
+def _create_cache(work: Work, facts: dict[str, Any], processes: int, say: Callable[[str], object]) -> None:
     """Create the missing shards, then the file that marks the cache as complete."""
     folder, dtype, count = Path(work.folder), np.dtype(work.dtype), len(work.lines)
     folder.mkdir(exist_ok=True)
