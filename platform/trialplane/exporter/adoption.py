@@ -90,11 +90,10 @@ def read(store: Path) -> list[Adopted]:
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = {run.info.run_id: run for run in client.search_runs(experiments, max_results=_MAX_RUNS)}
     parents = {run_id: run.data.tags.get(labels.PARENT, "") for run_id, run in runs.items()}
-    adopted_runs = [
-        # A script may name any run as the parent.
-        _adopted_run(store, client, run, parents[run_id] if parents[run_id] in runs else "")
-        for run_id, run in runs.items()
-    ]
+    adopted_runs: list[Adopted] = []
+    for run_id, run in runs.items():
+        parent = parents[run_id] if parents[run_id] in runs else ""  # a script may name any run as the parent
+        adopted_runs.append(_adopted_run(store, client, run, parent))
     return sorted(adopted_runs, key=lambda adopted_run: _depth(adopted_run.run_id, parents))
 
 

@@ -293,21 +293,27 @@ class Gateway:
         """
         job = self._runs.column(run, labels.LEDGER_JOB)
         if alive:
-            try:
-                piece = self._controllers.log(run, self._runs.token_digest(run), log_id, start)
-                if piece is not None:
-                    return piece
-            except OSError as error:
-                if is_growing:
-                    description = f"the controller of {run} does not answer: {errors.first_line(error):.200}"
-                    raise NoLog(f"{description}; `platform status {run}` shows its state") from error
-            if is_growing:
-                is_of_worker = log_id.worker is not None
-                raise NoLog("no such worker, or it has printed nothing yet" if is_of_worker else "it is empty so far")
+            piece = self._controller_piece(run, log_id, start, is_growing=is_growing)
+            if piece is not None:
+                return piece
         if self._mlflow is None:
             raise NoLog("its controller does not have it, and this gateway has no MLflow")
         submission = self._runs.column(run, labels.LEDGER_SUBMISSION) or {}
         return self._mlflow.log(Address(self._namespace, run), str(job["name"]), submission, log_id, start)
+
+    def _controller_piece(self, run: str, log_id: LogId, start: int, *, is_growing: bool) -> Piece | None:
+        """Return a piece of a log from the active controller; None if only MLflow may have it. For the rest see `_piece`."""
+        try:
+            piece = self._controllers.log(run, self._runs.token_digest(run), log_id, start)
+        except OSError as error:
+            if not is_growing:
+                return None
+            description = f"the controller of {run} does not answer: {errors.first_line(error):.200}"
+            raise NoLog(f"{description}; `platform status {run}` shows its state") from error
+        if piece is None and is_growing:
+            is_of_worker = log_id.worker is not None
+            raise NoLog("no such worker, or it has printed nothing yet" if is_of_worker else "it is empty so far")
+        return piece
 
     def delete(self, run: str, options: Options) -> Response:
         """Mark a run for removal. The operator removes it later; until then, the request may be repeated."""

@@ -121,14 +121,10 @@ def _ledger_view(observed: Observation, record: Snapshot) -> LedgerView:
     With a RayCluster, a stop in the spec is left out, because the run counts as stopped only when its pods are gone.
     """
     if observed.own_cluster is not None or observed.parsed.spec is None:
-        # A run that is continued while its former pods are being removed has not ended: its next start is still to come.
-        is_continued = (
-            observed.parsed.spec is not None
-            and observed.spec.state == "Running"
-            and observed.is_superseded
-            and not record.alive
-        )
-        return LedgerView(record.status, alive=record.alive, begun=math.inf if is_continued else observed.last_start_time)
+        # A run that is resumed while its former pods are being removed has not ended: its next start is still to come.
+        is_resumed = observed.parsed.spec is not None and observed.spec.state == "Running" and observed.is_superseded
+        begun = math.inf if is_resumed and not record.alive else observed.last_start_time
+        return LedgerView(record.status, alive=record.alive, begun=begun)
     # The operator is about to start the run, or to complete its stop or failure.
     is_change_due = not observed.is_recorded or observed.is_superseded or observed.is_stopping or observed.is_failing
     is_status_outdated = is_change_due and not record.status.state.is_ended and not record.alive
