@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +92,13 @@ def find_run(run: str | None, target_name: TargetName) -> RunHandle:
 
     with _name_other_target(run, target_name):
         return Platform(target_choice.target_of(target_name)).get(run)
+
+
+def find_runs(runs: Sequence[str], target_name: TargetName) -> list[RunHandle]:
+    """Return runs of a target, each once; none selects the newest. For the errors, see `find_run`."""
+    if not runs:
+        return [find_run(None, target_name)]
+    return [find_run(run, target_name) for run in dict.fromkeys(runs)]
 
 
 def find_status(run: str | None, target_name: TargetName) -> tuple[RunHandle, RunStatus]:

@@ -50,13 +50,13 @@ def report_command(
     """
     from trialplane.pages import comparison, content, page
 
-    handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs or (None,))]
+    handles = names.find_runs(runs, target_name)
     if stores and len(handles) > 1:
         raise click.UsageError("--mlflow takes one run, in whose MLflow run the page is stored")
     uri = mlflow_uri(handles[0]) if stores else ""
     if out is None:
         out = Path(tempfile.mkdtemp(prefix="trialplane-") if opens else "", f"{handles[0].name}.html")
-    file = _check_file(out)
+    _check_file(out)
     run_records = [_read_record(handle) for handle in handles]
     comparison.check_objectives(run_records)
     contents = []
@@ -76,7 +76,7 @@ def report_command(
     run_comparison = comparison.run_comparison(run_records) if len(run_records) > 1 else None
     title = ", ".join(handle.name for handle in handles[:3]) + (" and others" if len(handles) > 3 else "")
     text = page.page(title, contents, run_comparison)
-    _write(file, text, opens)
+    _write(out, text, opens)
     if uri:
         handles[0].store_report(text, uri)
         output.note(f"stored it as report.html of {handles[0].name} in {escapes.mask_passwords(uri)}")
@@ -104,8 +104,9 @@ def compare_command(
     """
     from trialplane.pages import comparison, page
 
-    file = None if out is None else _check_file(out)
-    result = _compare(list(dict.fromkeys(runs)), target_name, value)
+    if out is not None:
+        _check_file(out)
+    result = _compare(list(dict.fromkeys(runs)), target_name, value)  # without repetitions
     settings = [*result["differing"], *result["same"]] if shows_all else result["differing"]
     if output_format == "csv":
         click.echo(output.as_csv(*_comparison_table(result, settings, readable=False)))
@@ -115,12 +116,17 @@ def compare_command(
             comparison.as_json_values(result),
             lambda: _comparison_text(result, settings, everything=shows_all),
         )
-    if file is not None:
-        _write(file, page.page("Comparison", runs=[], comparison=result), opens=False)
+    if out is not None:
+        _write(out, page.page("Comparison", runs=[], comparison=result), opens=False)
 
 
-def _compare(texts: Sequence[str], target_name: TargetName, value: float | None) -> dict[str, Any]:
-    """Return the comparison of runs, or of trials as RUN:TRIAL.
+def _compare(runs_or_trials: Sequence[str], target_name: TargetName, goal: float | None) -> dict[str, Any]:
+    """Return the comparison of runs as RUN, or of trials as RUN:TRIAL.
+
+    Args:
+        runs_or_trials: The words that the user typed, without repetitions.
+        target_name: Target of the runs.
+        goal: Value to reach; None for the default.
 
     Raises:
         InputError: There is only one run or trial, there are both runs and trials, or they cannot be compared.
@@ -128,8 +134,8 @@ def _compare(texts: Sequence[str], target_name: TargetName, value: float | None)
     from trialplane.pages import comparison
 
     runs_and_trials: list[tuple[str, str]] = []  # the trial is "" for a run
-    for text in texts:
-        run, colon, trial = text.rpartition(":") if ":" in text else (text, "", "")
+    for text in runs_or_trials:
+        run, colon, trial = text.partition(":")
         if colon and not trial.isdecimal():
             raise InputError(f"{text} is not a trial; write the run and the number of the trial, as in run:3")
         runs_and_trials.append((run, trial))
@@ -137,16 +143,15 @@ def _compare(texts: Sequence[str], target_name: TargetName, value: float | None)
     if is_of_trials and not all(trial for _, trial in runs_and_trials):
         raise InputError("compare takes runs, or trials as run:3, and not both in one comparison")
     handles = {run: names.find_run(run, target_name) for run, _ in runs_and_trials}
-    if len(texts) < 2:
-        ((run, trial),) = runs_and_trials
-        name = handles[run].name
+    if len(runs_and_trials) < 2:
+        run, trial = runs_and_trials[0]
         if is_of_trials:
-            raise InputError(f"compare needs two different trials; `platform logs {name} {trial}` shows one")
-        raise InputError(f"compare needs two different runs; `platform report {name}` shows one")
+            raise InputError(f"compare needs two different trials; `platform logs {run} {trial}` shows one")
+        raise InputError(f"compare needs two different runs; `platform report {run}` shows one")
     run_records = {run: _read_record(handle) for run, handle in handles.items()}
     if is_of_trials:
-        return comparison.trial_comparison([(run_records[run], int(trial)) for run, trial in runs_and_trials], value)
-    return comparison.run_comparison(list(run_records.values()), value)
+        return comparison.trial_comparison([(run_records[run], int(trial)) for run, trial in runs_and_trials], goal)
+    return comparison.run_comparison(list(run_records.values()), goal)
 
 
 def _read_record(handle: RunHandle) -> RunRecord:
@@ -180,17 +185,12 @@ def mlflow_uri(handle: RunHandle) -> str:
     return uri or paths.mlflow_uri(paths.home())
 
 
-def _check_file(file: Path) -> Path:
-    """Return a file unchanged, after a check whether it can be written.
-
-    Raises:
-        InputError: The folder of the file is missing, or the file is a folder.
-    """
+def _check_file(file: Path) -> None:
+    """Raise InputError if the folder of a file to write is missing, or the file is a folder."""
     if not file.parent.is_dir():
         raise InputError(f"there is no folder {file.parent} for {file.name}; create it, or choose another --out")
     if file.is_dir():
         raise InputError(f"{file} is a folder; choose a file in it: --out {file / 'report.html'}")
-    return file
 
 
 def _write(file: Path, text: str, opens: bool) -> None:
@@ -218,20 +218,17 @@ def _comparison_table(
         settings: Names of the settings to show.
         readable: Whether times are in words instead of seconds, and messages are left out.
     """
-    time_headers = {"seconds": "time", "reached": "to reach"}
-    fields = comparison["fields"]
+    time_headers = {"seconds": "time", "reached": "to reach"}  # by the name of the field
+    field_names = comparison["fields"]
     if readable:
-        fields = [name for name in fields if name != "message"]  # long, and also on the page
-
-    def cell(name: str, value: Any) -> Any:
-        return output.duration(value) if readable and name in time_headers else value
-
-    header = [*(time_headers.get(name, name) for name in fields), *settings]
-    runs_or_trials = comparison[comparison["of"]]  # `of` is the key "runs" or "trials"
-    lines = [
-        [*(cell(name, item[name]) for name in fields), *(item["params"].get(name) for name in settings)]
-        for item in runs_or_trials
-    ]
+        field_names = [name for name in field_names if name != "message"]  # long, and also on the page
+    header = [*(time_headers.get(name, name) for name in field_names), *settings]
+    lines: list[list[Any]] = []
+    for run_or_trial in comparison[comparison["of"]]:  # `of` is the key "runs" or "trials"
+        cells = {name: run_or_trial[name] for name in field_names}
+        if readable:
+            cells |= {name: output.duration(cells[name]) for name in time_headers}
+        lines.append([*cells.values(), *(run_or_trial["params"].get(name) for name in settings)])
     return header, lines
 
 
@@ -243,19 +240,23 @@ def _comparison_text(comparison: dict[str, Any], settings: Sequence[str], *, eve
         settings: Names of the settings to show.
         everything: Whether to show all of them; otherwise only the first, without those of best trials.
     """
-    relevant = settings if everything else [name for name in settings if not name.startswith("best.")]
-    shown_settings = relevant if everything else relevant[:_MAX_SETTINGS]
-    parts = [output.as_table(*_comparison_table(comparison, shown_settings, readable=True))]
-    if len(relevant) > len(shown_settings):
-        parts.append(f"{len(relevant) - len(shown_settings)} more settings differ; --all or --out shows them")
+    hidden_count = 0
+    if not everything:
+        settings = [name for name in settings if not name.startswith("best.")]
+        hidden_count = max(0, len(settings) - _MAX_SETTINGS)
+        settings = settings[:_MAX_SETTINGS]
+    parts = [output.as_table(*_comparison_table(comparison, settings, readable=True))]
+    if hidden_count:
+        parts.append(f"{hidden_count} more settings differ; --all or --out shows them")
+    is_of_runs = comparison["of"] == "runs"
     objective, goal = comparison["objective"], comparison["goal"]
     if goal is not None:
-        value = "best" if comparison["of"] == "runs" else "value"
-        parts.append(f"{value}: {objective['direction']} {objective['metric']}; to reach: until {output.cell(goal)}")
-    (first, *other_groups) = comparison["groups"]
-    if not other_groups and first["deviation"] is not None:
-        mean, deviation = output.cell(first["mean"]), output.cell(first["deviation"])
-        similarity = "they differ in their seed alone" if comparison["of"] == "runs" else "they have the same parameters"
+        column = "best" if is_of_runs else "value"
+        parts.append(f"{column}: {objective['direction']} {objective['metric']}; to reach: until {output.cell(goal)}")
+    (first_group, *other_groups) = comparison["groups"]
+    if not other_groups and first_group["deviation"] is not None:  # all of them are repetitions of one setting
+        mean, deviation = output.cell(first_group["mean"]), output.cell(first_group["deviation"])
+        similarity = "they differ in their seed alone" if is_of_runs else "they have the same parameters"
         parts.append(f"{similarity}: mean {mean}, standard deviation {deviation}")
     if comparison["pairs"]:
         parts += ["", _pairs_table(comparison)]
@@ -263,17 +264,10 @@ def _comparison_text(comparison: dict[str, Any], settings: Sequence[str], *, eve
 
 
 def _pairs_table(comparison: dict[str, Any]) -> str:
-    """Return a table of the differences between groups of repetitions."""
+    """Return a table of the differences between groups of repetitions: each one (`a`), and the best (`b`)."""
     means = {group["name"]: group["mean"] for group in comparison["groups"]}
-    lines = [
-        [
-            pair["a"],
-            means[pair["a"]],
-            pair["b"],
-            pair["difference"],
-            None if pair["low"] is None else f"{pair['low']:.3g} to {pair['high']:.3g}",
-            pair["verdict"],
-        ]
-        for pair in comparison["pairs"]
-    ]
+    lines = []
+    for pair in comparison["pairs"]:
+        interval = None if pair["low"] is None else f"{pair['low']:.3g} to {pair['high']:.3g}"
+        lines.append([pair["a"], means[pair["a"]], pair["b"], pair["difference"], interval, pair["verdict"]])
     return output.as_table(["setting", "mean", "against", "difference", "interval", "verdict"], lines)

@@ -49,7 +49,7 @@ def results_command(
     collection, it shows counts and the metrics that the learner returned. Several runs are shown in one table. CSV has more
     columns: all metrics and returned values, times and logs.
     """
-    handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs or (None,))]
+    handles = names.find_runs(runs, target_name)
     if curves:
         _show_curves(handles, limit, output_format)
         return
@@ -57,26 +57,23 @@ def results_command(
         _show_lineage(handles, limit, output_format)
         return
     trials_by_run = [(handle, _trials(handle, limit, all_attempts)) for handle in handles]
-    has_several_runs = len(trials_by_run) > 1
+    has_several_runs = len(handles) > 1
+    if output_format in ("json", "yaml"):
+        output.emit(output_format, _json_rows([(handle.name, trials) for handle, trials in trials_by_run]), str)
+        return
     if output_format == "csv":  # for programs, which need all columns; a table on the screen has those that a user compares
         csv_tables = [(handle.name, rows.table(trials)) for handle, trials in trials_by_run]
         click.echo(output.as_csv(*_join_tables(csv_tables, has_several_runs)))
         return
+    tables: list[tuple[str, Table]] = []
     for handle, trials in trials_by_run:
-        if not trials and output_format == "table":
-            noun = kinds.of(handle.job).noun
-            output.note(f"{handle.name} has started no {noun} yet; `platform status {handle.name}`")
-    if output_format == "table" and not any(trials for _, trials in trials_by_run):
-        return
-
-    def table() -> str:
-        """Return one table with the trials of all runs that have some."""
-        tables = [
-            (handle.name, kinds.of(handle.job).results(handle.job, trials)) for handle, trials in trials_by_run if trials
-        ]
-        return output.as_table(*_join_tables(tables, has_several_runs))
-
-    output.emit(output_format, _json_rows([(handle.name, trials) for handle, trials in trials_by_run]), table)
+        presenter = kinds.of(handle.job)
+        if trials:
+            tables.append((handle.name, presenter.results(handle.job, trials)))
+        else:
+            output.note(f"{handle.name} has started no {presenter.noun} yet; `platform status {handle.name}`")
+    if tables:
+        click.echo(output.as_table(*_join_tables(tables, has_several_runs)))
 
 
 def _show_curves(handles: Sequence[RunHandle], limit: int | None, output_format: str) -> None:
@@ -101,10 +98,11 @@ def _show_curves(handles: Sequence[RunHandle], limit: int | None, output_format:
 def _show_lineage(handles: Sequence[RunHandle], limit: int | None, output_format: str) -> None:
     """Print the segments of runs, in the order they started."""
     segments_by_run = [(handle, lineages.segments(handle.attempts())[:limit]) for handle in handles]
-    tables = [(handle.name, _lineage_table(handle, segments)) for handle, segments in segments_by_run if segments]
     if output_format in ("json", "yaml"):
         output.emit(output_format, _json_rows([(handle.name, segments) for handle, segments in segments_by_run]), str)
-    elif tables:
+        return
+    tables = [(handle.name, _lineage_table(handle, segments)) for handle, segments in segments_by_run if segments]
+    if tables:
         as_text = output.as_csv if output_format == "csv" else output.as_table
         click.echo(as_text(*_join_tables(tables, len(handles) > 1)))
 
@@ -115,9 +113,10 @@ def _lineage_table(handle: RunHandle, segments: Sequence[TrialRow]) -> Table:
     by_number = {row.number: row for row in handle.attempts()}
     lineage_lines: list[list[Any]] = []
     for row, (trial, *other_cells) in zip(segments, lines, strict=True):
-        parent = None if row.parent is None else by_number.get(row.parent)
+        parent = None if row.parent is None else by_number.get(row.parent)  # whose checkpoint the segment continues
         continued_segment = None if parent is None else f"{parent.trial}, attempt {parent.attempt}"
-        lineage_lines.append([trial, continued_segment, row.done, *other_cells])
+        steps_before = row.done
+        lineage_lines.append([trial, continued_segment, steps_before, *other_cells])
     return [trial_column, "continues", "from step", *other_columns], lineage_lines
 
 
@@ -179,8 +178,7 @@ def best_command(run: str | None, target_name: TargetName, trial: int | None, sc
     if output_format == "json":
         output.emit(output_format, [records.to_dict(row) for row in trials], str)
         return
-    objectives = [objective.metric for objective in handle.job.objectives]
-    documents = [f"{_title(handle.name, objectives, row)}\n{output.as_yaml(dict(row.params))}" for row in trials]
+    documents = [f"{_title_comment(handle, row)}\n{output.as_yaml(dict(row.params))}" for row in trials]
     click.echo("---\n".join(documents), nl=False)
     if len(trials) > 1:
         output.note(
@@ -194,23 +192,19 @@ def _print_schedule(handle: RunHandle, trials: Sequence[TrialRow], output_format
     The first steps may be those of another trial, whose state it took over.
     """
     attempts = handle.attempts()
-    by_trial = {
-        row.trial: [
-            {
-                "step": segment.done,  # the parameters hold from here on
-                "trial": segment.trial,
-                "params": dict(segment.params),
-                **({"restart": True} if segment.restart else {}),
-            }
+
+    def schedule(row: TrialRow) -> list[dict[str, Any]]:
+        """Return an item for each step from which on other parameters hold; `restart` if the optimizer begins anew."""
+        return [
+            {"step": segment.done, "trial": segment.trial, "params": dict(segment.params)}
+            | ({"restart": True} if segment.restart else {})
             for segment in lineages.schedule(attempts, row)
         ]
-        for row in trials
-    }
+
     if output_format == "json":
-        output.emit(output_format, [{"trial": trial, "schedule": steps} for trial, steps in by_trial.items()], str)
+        output.emit(output_format, [{"trial": row.trial, "schedule": schedule(row)} for row in trials], str)
         return
-    objectives = [objective.metric for objective in handle.job.objectives]
-    documents = [f"{_title(handle.name, objectives, row)}\n{output.as_yaml(by_trial[row.trial])}" for row in trials]
+    documents = [f"{_title_comment(handle, row)}\n{output.as_yaml(schedule(row))}" for row in trials]
     click.echo("---\n".join(documents), nl=False)
 
 
@@ -222,20 +216,20 @@ def _best_trials(handle: RunHandle, trial: int | None) -> list[TrialRow]:
     """
     if trial is None:
         trials = handle.front()
-        status = "has no result yet" if handle.is_active() else "has no result"
-        message = f"{handle.name} {status}; `platform results {handle.name}` shows its trials"
+        missing = "no result yet" if handle.is_active() else "no result"
     else:
         trials = [row for row in handle.rows() if row.trial == trial]
-        message = f"{handle.name} has started no trial {trial}; `platform results {handle.name}` shows its trials"
+        missing = f"started no trial {trial}"
     if not trials:
-        raise InputError(message)
+        raise InputError(f"{handle.name} has {missing}; `platform results {handle.name}` shows its trials")
     return trials
 
 
-def _title(run: str, objectives: list[str], row: TrialRow) -> str:
-    """Return a comment with the values of a trial."""
-    values = ", ".join(f"{name} {output.cell(row.metrics.get(name))}" for name in objectives)
-    return f"# {run}, trial {row.trial}: {values}"
+def _title_comment(handle: RunHandle, row: TrialRow) -> str:
+    """Return a YAML comment with the values of a trial, such as `# demo-1, trial 7: loss 0.12`."""
+    metrics = [objective.metric for objective in handle.job.objectives]
+    values = ", ".join(f"{name} {output.cell(row.metrics.get(name))}" for name in metrics)
+    return f"# {handle.name}, trial {row.trial}: {values}"
 
 
 @click.command("export")

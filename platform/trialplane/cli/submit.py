@@ -36,6 +36,7 @@ from trialplane.job.load import Flag
 from trialplane.plan import run as runs
 from trialplane.plan.plan import Plan
 
+# `{0}` stands for the name of the run.
 _NOTES = {
     SubmissionOutcome.NEW: "{0} is starting",
     SubmissionOutcome.REPLACED: "{0} is starting; it replaces an earlier run {0}, which ended before its first trial",
@@ -165,26 +166,47 @@ def hpo(
     if source is not None:
         with _cloned_job(source, target_name, checkpoint, job, allow_other_code=other_code) as (folder, params):
             return _submit("hpo", str(folder), target_name, overrides, issues, trial_params=params, **options)
-    handles: list[RunHandle] = []
+    assert job is not None  # checked above
+    started_runs: list[RunHandle] = []
     try:
-        exit_code = _submit("hpo", str(job), target_name, overrides, issues, **options, on_start=handles.append)
-        if exit_code in (EXIT_RUN_FAILED, EXIT_BAD_INPUT) and str(job).endswith(".py"):
-            with contextlib.suppress(TrialplaneError):  # of a status that cannot be read; the run's exit code counts
-                reason = handles[0].status().reason
-                if ARGUMENTS_REFUSED in reason:  # the script has no arguments for the parameters
-                    command = _init_command(_python_command(str(job), options["param_texts"]), spaces, objectives)
-                    output.note(f"if its settings file or its text has them, `{command}` makes a job that sets them there")
-                missing = script_folder.MISSING_MODULE.search(reason)
-                if missing and (root := script_folder.root_above(Path(str(job)).resolve().parent, missing[1])):
-                    command = _init_command(os.path.normpath(str(job)), spaces, objectives)
-                    output.note(f"{missing[1]} is in {root}: `{command}` makes a job that imports it from there")
-        return exit_code
+        exit_code = _submit("hpo", job, target_name, overrides, issues, **options, on_start=started_runs.append)
     except JobNotFound as error:
         if not error.program or not (spaces or objectives):
             raise
-        # The command in the message, with the options that the user typed.
+        # The message has the command that makes a job of the program. Add the options that the user typed.
         plain, full = _init_command(error.program, (), ()), _init_command(error.program, spaces, objectives)
         raise InputError(str(error).replace(plain, full)) from error
+    if exit_code in (EXIT_RUN_FAILED, EXIT_BAD_INPUT) and job.endswith(".py"):
+        with contextlib.suppress(TrialplaneError):  # of a status that cannot be read; the run's exit code counts
+            _note_remedy(job, started_runs[0].status().reason, options["param_texts"], spaces, objectives)
+    return exit_code
+
+
+def _note_remedy(
+    script: str, reason: str, param_texts: Sequence[str], spaces: Sequence[str], objectives: Sequence[str]
+) -> None:
+    """Print the command that makes a job of a script, if its run has failed for a reason that such a job can avoid.
+
+    Args:
+        script: Path of the script.
+        reason: Reason of the failure, from the run's status.
+        param_texts: Values of --param.
+        spaces: Values of --space.
+        objectives: Values of --objective.
+    """
+    if ARGUMENTS_REFUSED in reason:  # the script has no arguments for the parameters
+        words = ["python", os.path.normpath(script)]
+        for text in param_texts:
+            name, _, value = text.partition("=")
+            words += [f"--{name}", value]
+        command = _init_command(shlex.join(words), spaces, objectives)
+        output.note(f"if its settings file or its text has them, `{command}` makes a job that sets them there")
+    if missing := script_folder.MISSING_MODULE.search(reason):
+        module = missing[1]
+        root = script_folder.root_above(Path(script).resolve().parent, module)
+        if root is not None:
+            command = _init_command(os.path.normpath(script), spaces, objectives)
+            output.note(f"{module} is in {root}: `{command}` makes a job that imports it from there")
 
 
 @contextlib.contextmanager
@@ -207,20 +229,23 @@ def _cloned_job(
     run, trial = cloning.parse_source(source)
     target.is_active(run)  # raises for an unknown run
     search = target.job(run).search
-    row = None if trial is None else cloning.newest_attempt(target, run, trial)
-    fields: dict[str, Any] = {} if row is None else {"trials": 1, "enqueue": None, "population": None}
-    if checkpoint is not None:
-        fields |= {"start": {"run": run, "trial": trial, "step": checkpoint}, "pruner": None}
-    elif row is not None and search.population is not None:
-        output.note(
-            f"trial {trial} of {run} is a member of a population. This study trains its last parameters from step 0, "
-            f"without a population; `platform best {run} --trial {trial} --schedule` prints all of its parameters by step"
-        )
+    new_fields: dict[str, Any] = {}  # in place of those of the run's job; None removes a field
+    params: dict[str, Any] = {}
+    if trial is not None:
+        params = dict(cloning.newest_attempt(target, run, trial).params)
+        new_fields = {"trials": 1, "enqueue": None, "population": None}
+        if search.is_code and params:  # only the code knows such parameters, so the job cannot fix them
+            new_fields["enqueue"], params = [params], {}
+        if checkpoint is not None:
+            new_fields |= {"start": {"run": run, "trial": trial, "step": checkpoint}, "pruner": None}
+        elif search.population is not None:
+            output.note(
+                f"trial {trial} of {run} is a member of a population. This study trains its last parameters from step 0, "
+                f"without a population; `platform best {run} --trial {trial} --schedule` prints all of its parameters by "
+                "step"
+            )
     code = None if code_job is None else load.find_job(code_job, Path.cwd())
-    params = {} if row is None else dict(row.params)
-    if params and search.is_code:  # only the code knows such parameters, so the job cannot fix them
-        fields, params = {**fields, "enqueue": [params]}, {}
-    with cloning.job_folder(target, run, fields, code, allow_other_code=allow_other_code) as folder:
+    with cloning.job_folder(target, run, new_fields, code, allow_other_code=allow_other_code) as folder:
         yield folder, params
 
 
@@ -242,7 +267,10 @@ def _watch(
         raise click.UsageError("--watch-code needs --local, and takes no --trials, --name, --detach or --dry-run")
     if job is None or is_clone:
         raise click.UsageError("--watch-code needs the NAME of a job, and takes no --from")
-    folder = script_folder.code_of(Path(job))[0] if job.endswith(".py") else load.find_job(job, Path.cwd())
+    if job.endswith(".py"):
+        folder, _ = script_folder.code_of(Path(job))
+    else:
+        folder = load.find_job(job, Path.cwd())
     fields = {**overrides, "trials": Flag(1, "--watch-code"), "parallel": Flag(1, "--watch-code")}
     return watching.watch(
         folder, lambda on_start: _submit("hpo", job, target_name, fields, issues, **options, on_start=on_start)
@@ -251,24 +279,18 @@ def _watch(
 
 def _init_command(program: str, spaces: Sequence[str], objectives: Sequence[str]) -> str:
     """Return the command that makes a job of a script or a command, with the options that the user typed."""
-    words = ["platform", "init", "--from", program, *(word for text in spaces for word in ("--space", text))]
-    words += [word for text in objectives[:1] for word in ("--objective", text)]
+    words = ["platform", "init", "--from", program]
+    for text in spaces:
+        words += ["--space", text]
+    for text in objectives[:1]:  # `init` takes one
+        words += ["--objective", text]
     return shlex.join(words)
 
 
-def _python_command(script: str, param_texts: Sequence[str]) -> str:
-    """Return the command that runs a script with the values of --param as its arguments."""
-    pairs = (text.partition("=") for text in param_texts)
-    return shlex.join(
-        ["python", os.path.normpath(script), *(word for name, _, value in pairs for word in (f"--{name}", value))]
-    )
-
-
 def _script_text(job: str | None) -> str:
-    """Return the text of a script in place of a job; "" without a script."""
-    if job is None or not job.endswith(".py") or not Path(job).is_file():
-        return ""
-    return Path(job).read_text(encoding="utf-8", errors="replace")
+    """Return the text of a script that is submitted in place of a job; "" for a job, and if the script is missing."""
+    is_script = job is not None and job.endswith(".py") and Path(job).is_file()
+    return Path(job).read_text(encoding="utf-8", errors="replace") if job is not None and is_script else ""
 
 
 def _search_fields(
@@ -279,17 +301,17 @@ def _search_fields(
     Args:
         spaces: Values of --space.
         objectives: Values of --objective.
-        script_text: Text of a script in place of a job, for the names of its flags. A range such as 0..1 of a float is not
-            one of integers.
+        script_text: Text of the script that is submitted, for the names and types of its flags: if `--dropout` is a
+            float, the range of dropout=0..1 is one of floats. "" without a script.
     """
-    floats, flag_names = flags.float_names(script_text), flags.names(script_text)
+    float_names, flag_names = flags.float_names(script_text), flags.names(script_text)
     issues: list[Issue] = []
     fields: dict[str, Flag] = {}
     for text in spaces:
         try:
             name, parameter = short_forms.parameter(text, "--space")
             name = fixed_params.full_name(name, flag_names, f"--space {text}")
-            if name.replace("-", "_") in floats:
+            if name.replace("-", "_") in float_names:
                 parameter = short_forms.with_float_range(parameter)
             fields[f'space."{name}"'] = Flag(parameter, f"--space {text}")
         except SpecError as error:
@@ -386,7 +408,7 @@ def _submit(
         kind: Kind of the job: hpo, train or collect.
         job: Name of a job, path of its folder, or of a script.
         target_name: Target of the run.
-        overrides: Options of this kind: dotted field → value or `Flag`.
+        overrides: Options of this kind: dotted field → value or `Flag`. The field of an option without a value stays.
         option_issues: Issues of these options.
         name: Name of the run; None for the default.
         detach: Whether to return at once.
@@ -394,8 +416,8 @@ def _submit(
         offline: Whether no cluster is contacted.
         output_format: Format of the output.
         on_start: Function to call with the run after its start.
-        trial_params: Parameters of the trial that is run again, to fix.
-        **options: Other options that all kinds have.
+        trial_params: Parameters of the trial that is run again, to fix. Those of --params and --param override them.
+        **options: Other options that all kinds have, see `_options`.
 
     Returns:
         The exit code.
@@ -433,10 +455,10 @@ def _submit(
         target_choice.remember(platform.target.name, handle.name)
         note = _NOTES[outcome]
         if outcome is SubmissionOutcome.FINISHED:
-            note += kinds.of(prepared.plan.job).finished_hint(prepared.plan.job)
-        output.note(note.format(handle.name))
-        if outcome is SubmissionOutcome.FINISHED:
+            job_hint = kinds.of(prepared.plan.job).finished_hint(prepared.plan.job)
+            output.note((note + job_hint).format(handle.name))
             return handle.exit_code
+        output.note(note.format(handle.name))
         return foreground.detach(handle, output_format) if detach else foreground.attend(handle, output_format, stop_signals)
 
 
@@ -463,12 +485,13 @@ def _print_dry_run(platform: Platform, plan: Plan, target_name: TargetName, *, o
 def _with_option_names(issues: Sequence[Issue], param_texts: Sequence[str]) -> list[Issue]:
     """Return issues, of which those of a fixed parameter name the option --param that sets it, if there is one."""
     option_by_parameter = {text.partition("=")[0].strip(): f"--param {text}" for text in param_texts}
-    return [
-        dataclasses.replace(issue, source=option_by_parameter.get(str(issue.field_path[-1]), issue.source))
-        if issue.source == fixed_params.SOURCE and issue.field_path
-        else issue
-        for issue in issues
-    ]
+
+    def with_option_name(issue: Issue) -> Issue:
+        is_about_parameter = issue.source == fixed_params.SOURCE and bool(issue.field_path)
+        option = option_by_parameter.get(str(issue.field_path[-1])) if is_about_parameter else None
+        return issue if option is None else dataclasses.replace(issue, source=option)
+
+    return [with_option_name(issue) for issue in issues]
 
 
 def _fixed_params(

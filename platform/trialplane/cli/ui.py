@@ -8,7 +8,6 @@ import importlib.util
 import io
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1"
 FIRST_PORT = 5000
-_PATIENCE = 10.0  # seconds for a server to end
+_PATIENCE = 10.0  # seconds for a server to end or to answer
 _UPDATE_PAUSE = 2.0  # seconds between updates of the copy in optuna-dashboard
 _STUDY_ID = 0  # id of the only study in optuna-dashboard's storage
 
@@ -91,7 +90,8 @@ def _serve_local(target_name: TargetName, home: Path, run: str | None, listener:
     # MLflow's runner of evaluation jobs would need as much memory as the server. Its telemetry sends data to the vendor.
     settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     environ = {**protobuf.controller_env(os.environ), **settings}
-    # MLflow itself would create the database in the file, which would be useless if this command ended meanwhile.
+    # `exporter.store` creates the database and then becomes MLflow. MLflow itself would create it in the file, which would
+    # be useless if this command ended meanwhile.
     command = [sys.executable, "-P", "-m", "trialplane.exporter.store", str(paths.mlflow_db(home))]
     command += [sys.executable, "-P", "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
     command += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
@@ -277,15 +277,15 @@ def mlflow_page(source: Source, run_and_job: tuple[str, Job] | None, workspace: 
     """
     import urllib3
 
-    workspace_field = {"workspace": workspace} if workspace else {}  # without it, the pages ask for a workspace
-    start = f"/#/experiments?{urllib.parse.urlencode(workspace_field)}" if workspace else "/"
+    workspace_field = {"workspace": workspace} if workspace else {}  # without it, the pages of a cluster ask for one
+    start_page = f"/#/experiments?{urllib.parse.urlencode(workspace_field)}" if workspace else "/"
     if run_and_job is None:
-        return start
+        return start_page
     run, job = run_and_job
     query = urllib.parse.urlencode({"experiment_name": job.name})
     try:
-        with source("GET", f"/api/2.0/mlflow/experiments/get-by-name?{query}", b"") as answer:
-            experiment = urllib.parse.quote(json.loads(answer.read())["experiment"]["experiment_id"])
+        with source("GET", f"/api/2.0/mlflow/experiments/get-by-name?{query}", b"") as response:
+            experiment_id = urllib.parse.quote(json.loads(response.read())["experiment"]["experiment_id"])
     except (
         errors.TrialplaneError,
         urllib3.exceptions.HTTPError,
@@ -295,24 +295,24 @@ def mlflow_page(source: Source, run_and_job: tuple[str, Job] | None, workspace: 
         KeyError,
         TypeError,
     ):  # the experiment does not exist yet, or MLflow does not answer
-        return start
-    best = job.objectives[0]
+        return start_page
+    objective = job.objectives[0]
     view_fields = {
         **workspace_field,
         "workflowType": "machine_learning",  # otherwise, a first visit shows the pages for language models
         "searchFilter": f"tags.`{labels.KIND}` = 'trial' and tags.`{labels.RUN}` = '{run}'",
-        "orderByKey": f"metrics.`{best.metric}`",
-        "orderByAsc": "true" if best.direction == "minimize" else "false",
+        "orderByKey": f"metrics.`{objective.metric}`",
+        "orderByAsc": "true" if objective.direction == "minimize" else "false",
         "compareRunsMode": "CHART",
     }
-    return f"/#/experiments/{experiment}/runs?{urllib.parse.urlencode(view_fields, quote_via=urllib.parse.quote)}"
+    return f"/#/experiments/{experiment_id}/runs?{urllib.parse.urlencode(view_fields, quote_via=urllib.parse.quote)}"
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Follows no redirect, as the login would be sent to another server."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Return no request."""
+        """Return None, by which urllib raises the answer as an `HTTPError`."""
 
 
 def mlflow_address(uri: str, run: str, job: Job) -> str:
@@ -322,14 +322,16 @@ def mlflow_address(uri: str, run: str, job: Job) -> str:
     """
     from trialplane.wire import mlflow  # imports messages of the ledger, which would delay `--help`
 
-    server = re.sub(r"(?<=://)[^/?#]*@", "", uri).rstrip("/")
-    login = re.search(r"://([^/?#:@]*):?([^/?#]*)@", uri)
-    user, password = map(urllib.parse.unquote, login.groups()) if login else ("", "")
+    parts = urllib.parse.urlsplit(uri)  # such as https://user:password@mlflow.example.com:5000
+    host_and_port = parts.netloc.rpartition("@")[2]
+    server = parts._replace(netloc=host_and_port).geturl().rstrip("/")
+    user, password = (urllib.parse.unquote(text or "") for text in (parts.username, parts.password))
     authorization = mlflow.authorization({env.MLFLOW_USERNAME: user, env.MLFLOW_PASSWORD: password})
     headers = {"Authorization": authorization} if authorization else {}
     opener = urllib.request.build_opener(_NoRedirects)
 
     def ask(method: str, target: str, body: bytes) -> Any:
+        """Return the response to a GET request, the only one that `mlflow_page` sends; see `Source`."""
         return opener.open(urllib.request.Request(f"{server}{target}", headers=headers), timeout=_PATIENCE)
 
     return f"{server}{mlflow_page(ask, (run, job)).rstrip('/')}"
@@ -362,13 +364,13 @@ def _serve(
     """
     # The server has a session of its own, because a Ctrl-C in this one would make it print tracebacks. MLflow's server
     # imports modules from its working directory (uvicorn adds it to sys.path), so this must not be the user's.
-    listener = server.listener.fileno()
-    stdin = listener if feed is None else subprocess.PIPE
+    listener_fd = server.listener.fileno()
+    stdin = listener_fd if feed is None else subprocess.PIPE
     child = subprocess.Popen(
-        command, env=environ, stdin=stdin, pass_fds=[listener], start_new_session=True, cwd=server.folder
+        command, env=environ, stdin=stdin, pass_fds=[listener_fd], start_new_session=True, cwd=server.folder
     )
     try:
-        server.listener.close()
+        server.listener.close()  # only the server needs it from here on
         if feed is not None:
             threading.Thread(target=feed, args=(child.stdin,), daemon=True).start()
         return child.wait()
@@ -388,9 +390,10 @@ def open_listener(port: int | None) -> socket.socket:
     Raises:
         InputError: The port is in use, or no port is free.
     """
-    for candidate in [port] if port is not None else range(FIRST_PORT, FIRST_PORT + 100):
-        with contextlib.suppress(OSError):
+    ports = range(FIRST_PORT, FIRST_PORT + 100) if port is None else [port]
+    for candidate in ports:
+        with contextlib.suppress(OSError):  # the port is in use
             return socket.create_server((_LOOPBACK, candidate))
     if port is not None:
         raise InputError(f"port {port} is in use; omit --port to use a free one")
-    raise InputError(f"no port from {FIRST_PORT} to {FIRST_PORT + 99} is free; name one with --port")
+    raise InputError(f"no port from {ports[0]} to {ports[-1]} is free; name one with --port")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from trialplane import errors
 from trialplane.cli import output, starters
 from trialplane.cli.kinds import presenter
-from trialplane.cli.kinds.presenter import Column, Live, Presenter, Span, Table
+from trialplane.cli.kinds.presenter import Column, Live, Presenter, Table
 from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
@@ -27,16 +27,17 @@ class CollectionPresenter(Presenter):
     starter = starters.COLLECTION
 
     def job_summary(self, job: Job) -> str:
-        """Return a line with the number of iterations, units and workers, and the destination of the results."""
+        """Return a line such as `9 iterations of 80 units, 4 workers, results to learn:run, at most 1Gi in flight`."""
         collect = cast("Collection", job).collect
-        worker_gpus, learner_gpus = (role.resources.gpus for role in job.roles())
+        worker_role, learner_role = job.roles()
         work = f"{errors.counted(collect.iterations, 'iteration')} of {errors.counted(collect.units, 'unit')}"
         workers = errors.counted(collect.workers, "worker")
-        if worker_gpus:
-            workers += f" with {errors.counted(worker_gpus, 'GPU')} each"
+        if worker_role.resources.gpus:
+            workers += f" with {errors.counted(worker_role.resources.gpus, 'GPU')} each"
         destination = collect.learner.entrypoint if collect.write is None else f"files ({collect.write.format})"
-        learner = f" with {errors.counted(learner_gpus, 'GPU')}" if learner_gpus else ""
-        return f"{work}, {workers}, results to {destination}{learner}, at most {collect.in_flight} in flight"
+        if learner_role.resources.gpus:
+            destination = f"{destination} with {errors.counted(learner_role.resources.gpus, 'GPU')}"
+        return f"{work}, {workers}, results to {destination}, at most {collect.in_flight} in flight"
 
     def finished_hint(self, job: Job) -> str:
         """Return the commands to show the iterations, and to run more of them; `{0}` stands for the run."""
@@ -51,7 +52,7 @@ class CollectionPresenter(Presenter):
 
     def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
         """Yield lines with the number of iterations, and the commands for results, logs and a continuation."""
-        name, duration = handle.name, presenter.run_duration(status)
+        name, duration = handle.name, presenter.duration_text(status)
         yield _counts_text(status) + (f" in {duration}" if duration else "")
         yield f"its iterations: `platform results {name}`, `platform ui`"
         yield f"logs are in {handle.log_location()}: `platform logs {name}`, `platform logs {name} ITERATION --worker N`"
@@ -62,10 +63,11 @@ class CollectionPresenter(Presenter):
         """Return a bar of iterations, with the progress of the current one below it."""
         share = (status.ended_trials + _iteration_share(status)) / status.trials if status.trials else 0.0
         time_left = "" if status.eta is None else f"{output.duration(status.eta)} left"
-        texts = (_iteration_text(status), _rates_text(status), _sizes_text(status))
-        lines: list[tuple[Span, ...]] = [tuple((text, "") for text in texts)] if any(texts) else []
-        lines.append(tuple((text, "dim") for text in (time_left, presenter.slots(status), status.mlflow)))
-        return Live(share=min(1.0, share), bar_labels=(_counts_text(status),), lines=tuple(lines))
+        lines = (
+            presenter.spans("", _iteration_text(status), _rates_text(status), _sizes_text(status)),
+            presenter.spans("dim", time_left, presenter.slots_text(status), status.mlflow),
+        )
+        return Live(share=min(1.0, share), bar_labels=(_counts_text(status),), lines=lines)
 
     def fields(self, status: RunStatus) -> dict[str, object]:
         """Return the number of iterations, and the progress of the current one."""
@@ -79,32 +81,35 @@ class CollectionPresenter(Presenter):
         return None
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
-        """Return the iterations with all metrics: the objective, the platform's counts, and other metrics of the learner."""
+        """Return the iterations with their metrics: the objective, the platform's counts, and others of the learner."""
         from trialplane.job.kinds import collection  # imports pydantic, which would delay `platform status --help`
 
-        reported = dict.fromkeys(name for row in rows for name in row.metrics if not collection.OF_WORKER.match(name))
-        names = dict.fromkeys([*job.required_metrics, *(name for name in collection.ADDED if name in reported), *reported])
-        metrics: list[Column] = [(name, [_integral(row.metrics.get(name)) for row in rows]) for name in names]
-        return presenter.table(presenter.identifying_columns(self.noun, rows), rows, metrics)
+        all_names = dict.fromkeys(name for row in rows for name in row.metrics)
+        reported = [name for name in all_names if not collection.OF_WORKER.match(name)]  # not of single workers
+        added_by_platform = [name for name in collection.ADDED if name in reported]
+        ordered_names = dict.fromkeys([*job.required_metrics, *added_by_platform, *reported])
+        metrics: list[Column] = [(name, [_integral(row.metrics.get(name)) for row in rows]) for name in ordered_names]
+        return presenter.results_table(presenter.identifying_columns(self.noun, rows), rows, metrics)
 
     def workers(self, status: RunStatus) -> Table | None:
         """Return a line for each worker: its state, counts, rates and node; its message only if any has one."""
         workers = _progress(status).workers
         if not workers:
             return None
+
+        def rate(count: int, seconds: float) -> str:
+            return output.rate(count / seconds) if count and seconds else ""
+
+        has_messages = any(worker.message for worker in workers)
         lines: list[list[Any]] = []
         for worker in workers:
-            unit_rate, item_rate = (
-                output.rate(count / worker.seconds) if count and worker.seconds else ""
-                for count in (worker.units, worker.items)
-            )
-            counts = [worker.units, unit_rate, worker.items, item_rate, worker.failed, output.size(worker.bytes)]
-            lines.append([worker.worker, worker.state, *counts, worker.node, output.cell(worker.message)])
-        header = ["worker", "state", "units", "units/s", "items", "items/s", "failed", "moved", "node", "message"]
-        has_messages = any(line[-1] for line in lines)
-        if not has_messages:
-            header, lines = header[:-1], [line[:-1] for line in lines]
-        return header, lines
+            units = [worker.units, rate(worker.units, worker.seconds)]
+            items = [worker.items, rate(worker.items, worker.seconds)]
+            message = [output.cell(worker.message)] if has_messages else []
+            counts = [*units, *items, worker.failed, output.size(worker.bytes)]
+            lines.append([worker.worker, worker.state, *counts, worker.node, *message])
+        header = ["worker", "state", "units", "units/s", "items", "items/s", "failed", "moved", "node"]
+        return [*header, "message"] if has_messages else header, lines
 
     def in_order(self, rows: list[TrialRow]) -> list[TrialRow]:
         """Return the iterations in the order in which they ran."""
@@ -165,10 +170,12 @@ def _sizes_text(status: RunStatus) -> str:
 
 def _failed_workers_text(status: RunStatus) -> str:
     """Return the workers that have failed or are gone, with their messages."""
-    workers = [worker for worker in _progress(status).workers if worker.state in ("failed", "gone")]
-    return ", ".join(
-        f"worker {worker.worker} {worker.state}" + (f" ({worker.message})" if worker.message else "") for worker in workers
-    )
+    texts = []
+    for worker in _progress(status).workers:
+        if worker.state in ("failed", "gone"):
+            message = f" ({worker.message})" if worker.message else ""
+            texts.append(f"worker {worker.worker} {worker.state}{message}")
+    return ", ".join(texts)
 
 
 def _integral(value: float | None) -> float | None:

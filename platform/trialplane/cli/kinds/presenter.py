@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Table = tuple[list[str], list[list[Any]]]  # header and rows
 Column = tuple[str, list[Any]]  # name, and a value for each row
-Span = tuple[str, str]  # text and its style in rich
-MAX_REASON = 2_000  # characters of a reason; long, because advice is at its end
+Span = tuple[str, str]  # text and its style in rich, such as "dim" or "bold red"
+MAX_MESSAGE = 2_000  # characters of an attempt's message; long, because advice is at its end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Live:
     Attributes:
         share: Share of the run that is done, from 0 to 1, drawn as a bar.
         bar_labels: Texts to the right of the bar.
-        lines: Lines below the bar; each is a sequence of spans.
+        lines: Lines below the bar; each is a sequence of spans, of which those without text are not shown.
     """
 
     share: float
@@ -99,8 +99,9 @@ class Presenter(Protocol):
 
     def failure(self, run: str, row: TrialRow) -> str:
         """Return a line about a failed attempt; "" if the summary of the run covers it."""
-        next_step = "; it is retried" if row.state is TrialState.LOST else f"; `platform logs {run} {row.trial}`"
-        return f"{self.noun} {row.trial}: {errors.shortened(reason(row), MAX_REASON)}{next_step}"
+        is_retried = row.state is TrialState.LOST  # an attempt that is not retried is FAILED
+        next_step = "it is retried" if is_retried else f"`platform logs {run} {row.trial}`"
+        return f"{self.noun} {row.trial}: {errors.shortened(attempt_message(row), MAX_MESSAGE)}; {next_step}"
 
     def in_order(self, rows: list[TrialRow]) -> list[TrialRow]:
         """Return the trials of a run in the order in which they are shown.
@@ -134,28 +135,33 @@ class Presenter(Protocol):
         raise click.UsageError(f"--worker is for collections, and {handle.name} is not one")
 
 
-def run_duration(status: RunStatus) -> str:
-    """Return the duration of an ended run; "" while unknown."""
+def spans(style: str, *texts: str) -> tuple[Span, ...]:
+    """Return a line of a live display whose texts have one style."""
+    return tuple((text, style) for text in texts)
+
+
+def duration_text(status: RunStatus) -> str:
+    """Return the duration of an ended run as a text; "" while unknown."""
     return output.duration(status.ended - status.started) if status.ended and status.started else ""
 
 
-def parameters(status: RunStatus) -> str:
-    """Return a text with the parameters of the best trial, or of a training; "" without a result."""
+def parameters_text(status: RunStatus) -> str:
+    """Return the parameters of the best trial, or of a training, as in `lr=0.01, layers=3`; "" without a result."""
     params = {} if status.best is None else status.best.params
     return ", ".join(f"{name}={output.cell(value)}" for name, value in params.items())
 
 
-def slots(status: RunStatus) -> str:
+def slots_text(status: RunStatus) -> str:
     """Return a text with the number of the run's slots that are ready."""
     return f"{status.slots_ready}/{status.slots} slots ready"
 
 
-def reason(row: TrialRow) -> str:
+def attempt_message(row: TrialRow) -> str:
     """Return the message of an attempt. That of a failed one begins with its failure class."""
     message = output.cell(row.message)
-    if row.failure is None:
+    if row.failure is None or message.startswith(row.failure.value):
         return message
-    return message if message.startswith(row.failure.value) else f"{row.failure}: {message}"
+    return f"{row.failure}: {message}"
 
 
 def identifying_columns(noun: str, rows: Sequence[TrialRow]) -> list[Column]:
@@ -165,21 +171,21 @@ def identifying_columns(noun: str, rows: Sequence[TrialRow]) -> list[Column]:
     return [trials, attempts] if any(row.attempt > 1 for row in rows) else [trials]
 
 
-def goals(job: Job) -> str:
-    """Return a text with the objectives of a job: `maximize accuracy`, or `maximize best accuracy`."""
+def objectives_text(job: Job) -> str:
+    """Return the objectives of a job: `maximize accuracy`, or `maximize best accuracy` if the best report counts."""
     return ", ".join(
         f"{objective.direction} {'best ' if objective.of == 'best' else ''}{objective.metric}"
         for objective in job.objectives
     )
 
 
-def best_steps(job: Job, rows: Sequence[TrialRow]) -> list[Column]:
-    """Return a column with the step of the best report for each objective whose best report counts."""
+def best_step_columns(job: Job, rows: Sequence[TrialRow]) -> list[Column]:
+    """Return a column with the step of the best report for each objective whose best report counts, not the last."""
     metrics = [objective.metric for objective in job.objectives if objective.of == "best"]
     return [(f"{metric} at step", [row.best_steps.get(metric) for row in rows]) for metric in metrics]
 
 
-def table(identifiers: Sequence[Column], rows: Sequence[TrialRow], values: Sequence[Column]) -> Table:
+def results_table(identifiers: Sequence[Column], rows: Sequence[TrialRow], values: Sequence[Column]) -> Table:
     """Return the table of results.
 
     Args:
@@ -189,7 +195,12 @@ def table(identifiers: Sequence[Column], rows: Sequence[TrialRow], values: Seque
     """
     columns: list[Column] = [*identifiers, ("state", [row.state.value for row in rows]), *values]
     columns.append(("time", [output.duration(row.seconds) for row in rows]))
-    messages = [": ".join(filter(None, (reason(row), "" if row.feasible else "infeasible"))) for row in rows]
+    messages = []
+    for row in rows:
+        infeasible = "" if row.feasible else "infeasible"
+        messages.append(": ".join(part for part in (attempt_message(row), infeasible) if part))
     if any(messages):
         columns.append(("message", messages))
-    return [name for name, _ in columns], [list(line) for line in zip(*(cells for _, cells in columns), strict=True)]
+    header = [name for name, _ in columns]
+    lines = [list(line) for line in zip(*(values_by_row for _, values_by_row in columns), strict=True)]
+    return header, lines

@@ -47,7 +47,7 @@ class TrainingPresenter(Presenter):
         gpus = f"with {errors.counted(job.resources.gpus, 'GPU')}" if job.resources.gpus else "without GPUs"
         each = " each" if job.resources.gpus and training.nodes > 1 else ""
         nodes = errors.counted(training.nodes, "node")
-        return f"{errors.counted(job.world_size, 'rank')} on {nodes} {gpus}{each}, {presenter.goals(job)}"
+        return f"{errors.counted(job.world_size, 'rank')} on {nodes} {gpus}{each}, {presenter.objectives_text(job)}"
 
     def finished_hint(self, job: Job) -> str:
         """Return the command to show the metrics, and how to train again; `{0}` stands for the run."""
@@ -62,7 +62,7 @@ class TrainingPresenter(Presenter):
 
     def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
         """Yield lines with the result, the log, and the commands that continue a training that failed."""
-        name, duration, result = handle.name, presenter.run_duration(status), _result_text(status)
+        name, duration, result = handle.name, presenter.duration_text(status), _result_text(status)
         # The objectives of the result, if there is one, instead of those of the last batches.
         measures = [f"result: {result}", *_rate_texts(status)] if result else _measure_texts(status)
         outcome = "; ".join(part for part in (_step_text(status), *measures, restarts_text(status)) if part)
@@ -80,9 +80,9 @@ class TrainingPresenter(Presenter):
         seconds_left = self.seconds_left(status)
         time_left = "" if seconds_left is None else f"{output.duration(seconds_left)} left"
         lines = (
-            tuple((text, "") for text in (*_measure_texts(status), time_left)),
-            tuple((text, "dim") for text in (_details_text(status), presenter.slots(status), status.mlflow)),
-            tuple((text, "yellow") for text in (_slowest_rank_text(status), restarts_text(status))),
+            presenter.spans("", *_measure_texts(status), time_left),
+            presenter.spans("dim", _details_text(status), presenter.slots_text(status), status.mlflow),
+            presenter.spans("yellow", _slowest_rank_text(status), restarts_text(status)),
         )
         labels = (_step_text(status), "" if share is None else output.percent(share))
         return Live(share=share or 0.0, bar_labels=labels, lines=lines)
@@ -90,27 +90,29 @@ class TrainingPresenter(Presenter):
     def fields(self, status: RunStatus) -> dict[str, object]:
         """Return the line of the training, its other metrics, its result and its parameters."""
         fields = {"training": self.line(status), "also": _details_text(status), "result": _result_text(status)}
-        return {**fields, "parameters": presenter.parameters(status)}
+        return {**fields, "parameters": presenter.parameters_text(status)}
 
     def progress(self, status: RunStatus) -> str:
         """Return `done`, `failed`, `stopped`, the share of steps done or the step; "" before the first report."""
-        if status.complete:
+        if status.complete:  # a training is one trial, so that each of these counts is 0 or 1
             return "done"
-        if status.failed or status.pruned:
-            return "failed" if status.failed else "stopped"
+        if status.failed:
+            return "failed"
+        if status.pruned:
+            return "stopped"
         share = _done_share(status)
         return _step_text(status) if share is None else output.percent(share)
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
         """Return a table of attempts with their metrics, those that the job requires first. Those of speed are left out."""
-        reported_names = (name for row in rows for name in row.metrics if name not in _SPEED_METRICS)
+        reported_names = [name for row in rows for name in row.metrics if name not in _SPEED_METRICS]
         metric_names = dict.fromkeys([*job.required_metrics, *reported_names])
         metrics: list[Column] = [(name, [row.metrics.get(name) for row in rows]) for name in metric_names]
-        metrics += presenter.best_steps(job, rows)
-        return presenter.table([("attempt", [row.attempt for row in rows])], rows, metrics)
+        metrics += presenter.best_step_columns(job, rows)
+        return presenter.results_table([("attempt", [row.attempt for row in rows])], rows, metrics)
 
     def seconds_left(self, status: RunStatus) -> float | None:
-        """Return the estimate of the controller, or else that of the training; None while it does not run."""
+        """Return the estimate of the controller, or else that of the training; None while it does not run, or unknown."""
         if not status.running:
             return None
         return status.eta if status.eta is not None else _progress(status).metrics.get(_SECONDS_LEFT)
@@ -121,10 +123,11 @@ class TrainingPresenter(Presenter):
 
     def failure(self, run: str, row: TrialRow) -> str:
         """Return a line for an attempt that is retried; "" for the last one, which the run's summary covers."""
-        if row.state is not TrialState.LOST:
+        is_retried = row.state is TrialState.LOST  # an attempt that is not retried is FAILED
+        if not is_retried:
             return ""
-        reason = errors.shortened(presenter.reason(row), presenter.MAX_REASON)
-        return f"attempt {row.attempt}: {reason}; it restarts from its last checkpoint"
+        message = errors.shortened(presenter.attempt_message(row), presenter.MAX_MESSAGE)
+        return f"attempt {row.attempt}: {message}; it restarts from its last checkpoint"
 
     def why_no_best(self, run: str) -> str:
         """Return that the parameters of a training are those of its job."""
@@ -145,18 +148,16 @@ class TrainingPresenter(Presenter):
                 f"{name} is a training, and has no trial {trial}: `platform logs {name}` shows the output of all its ranks, "
                 f"`platform logs {name} --attempt {trial}` its attempt {trial}"
             )
-        return (
-            _logs(handle, follow)
-            if trial is None and attempt is None
-            else handle.logs(trial=0, attempt=attempt, follow=follow)
-        )
+        if trial is None and attempt is None:
+            return _newest_logs(handle, follow)
+        return handle.logs(trial=0, attempt=attempt, follow=follow)
 
 
 def restarts_text(status: RunStatus) -> str:
     """Return a text with the number of restarts; "" without a restart."""
-    restart_count = status.retried  # attempts that failed, each of which is followed by a restart
-    has_newest_restarted = status.running or status.ended_trials
-    if not has_newest_restarted:  # the restart is still to come, perhaps only after `platform resume`
+    restart_count = status.retried  # each retried attempt is followed by a restart
+    is_restart_pending = not (status.running or status.ended_trials)  # perhaps until `platform resume`
+    if is_restart_pending:
         restart_count -= 1
     times = {1: "once", 2: "twice"}.get(restart_count, f"{restart_count} times")
     return f"restarted {times}" if restart_count > 0 else ""
@@ -172,9 +173,7 @@ def _done_share(status: RunStatus) -> float | None:
     progress = _progress(status)
     if progress.step is None or not progress.total_steps:
         return None
-    if progress.step >= progress.total_steps:
-        return 1.0  # without a division, which could overflow for huge integers from a job
-    return progress.step / progress.total_steps
+    return min(1.0, progress.step / progress.total_steps)
 
 
 def _step_text(status: RunStatus) -> str:
@@ -225,27 +224,29 @@ def _start_text(status: RunStatus) -> str:
     return "the training has started; it has not reported a step yet" if status.running else ""
 
 
-def _logs(handle: RunHandle, follow: bool) -> Iterator[str]:
+def _newest_logs(handle: RunHandle, follow: bool) -> Iterator[str]:
     """Yield lines of the newest attempt's log and, with `follow`, of the logs of later attempts until the run ends.
 
     If no attempt has started, print a note about this on stderr, and yield the lines of the controller's log at the end.
     """
-    shown_attempt = 0  # before the first
+    shown_attempt = 0  # none so far
     has_noted = False
     while True:
         is_active = handle.is_active()  # read first, so that an attempt that has just started is not missed
         newest = max((row.attempt for row in handle.attempts()), default=0)
-        is_new = newest > shown_attempt
-        if is_new:
+        if newest > shown_attempt:
             shown_attempt = newest
-            yield from handle.logs(trial=0, attempt=newest, follow=follow)  # a training is trial 0 of its run
-        if not follow or not (is_new or is_active):
+            # A training is trial 0 of its run. With `follow`, this lasts until the attempt ends.
+            yield from handle.logs(trial=0, attempt=newest, follow=follow)
+            if not follow:
+                break
+            continue
+        if not (follow and is_active):
             break
-        if not is_new:  # wait for the next attempt
-            if not shown_attempt and not has_noted:
-                has_noted = True
-                output.note(f"{handle.name} has not started to train; `platform status {handle.name}` shows why")
-            time.sleep(handle.target.poll)
+        if not shown_attempt and not has_noted:
+            has_noted = True
+            output.note(f"{handle.name} has not started to train; `platform status {handle.name}` shows why")
+        time.sleep(handle.target.poll)  # until the next attempt
     if not shown_attempt:
         output.note(f"{handle.name} has not started to train; this is its controller's log")
         yield from handle.logs()
