@@ -14,6 +14,7 @@ from trialplane.cli import docs, output
 from trialplane.errors import EXIT_OK, InputError, nearest
 
 _PAGE = "examples"
+# A block of Markdown with a file, such as ```yaml title="jobs/demo/job.yaml", and one with a command.
 _FILE = re.compile(r'^```\w+ title="jobs/[^/"]+/([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^```sh\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
 
@@ -35,12 +36,14 @@ class Example:
 
 def examples() -> dict[str, Example]:
     """Return the examples of the documentation, by name."""
-    _, *sections = re.split(r"^## ", docs.pages()[_PAGE].read_text(encoding="utf-8"), flags=re.MULTILINE)
+    page = docs.pages()[_PAGE].read_text(encoding="utf-8")
+    _, *sections = re.split(r"^## ", page, flags=re.MULTILINE)  # without the introduction
     by_name = {}
     for section in sections:
-        name, _, text = section.partition("\n")
-        (command,) = _COMMAND.findall(text)
-        by_name[name] = Example(text=text.strip().partition("\n\n")[0], files=dict(_FILE.findall(text)), command=command)
+        name, _, content = section.partition("\n")
+        first_paragraph, _, _ = content.strip().partition("\n\n")
+        (command,) = _COMMAND.findall(content)
+        by_name[name] = Example(text=first_paragraph, files=dict(_FILE.findall(content)), command=command)
     return by_name
 
 

@@ -14,7 +14,7 @@ from trialplane.errors import EXIT_OK, InputError
 from trialplane.job import document, fields
 from trialplane.job.fields import Field
 
-_YAML = re.compile(r"^```yaml[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_YAML = re.compile(r"^```yaml[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # a block of YAML in Markdown
 _MAX_PAGES = 3  # that `explain` names for a field
 
 
@@ -47,7 +47,8 @@ def explain_command(path: str, output_format: str) -> int:
     """  # noqa: D301  \b is click's mark
     described_field = fields.explain(path)
     shown_path, uses = _find_uses(described_field)
-    data = {**_as_data(described_field), "example": uses[0].example if uses else None, "pages": [use.page for use in uses]}
+    example = uses[0].example if uses else None
+    data = {**_as_data(described_field), "example": example, "pages": [use.page for use in uses]}
     output.emit(output_format, data, lambda: _as_text(described_field, shown_path, uses))
     return EXIT_OK
 
@@ -105,14 +106,17 @@ def _as_data(field: Field) -> dict[str, Any]:
 def _find_uses(field: Field) -> tuple[str, list[Use]]:
     """Return the uses of a field in the documentation, or else of the nearest field above it, with the pattern of that one.
 
-    The pattern of a field is its path, with "*" in place of names that a job chooses: space.*.low.
+    The pattern of a field is its path, with "*" in place of names that a job chooses: space.*.low of space.lr.low.
     """
-    if field.path and (uses := list(_uses(field.path.split(".")))):
+    if not field.path:
+        return "", []
+    if uses := list(_uses(field.path.split("."))):
         return field.pattern, uses
-    names = field.pattern.split(".") if field.pattern else []
-    for count in range(len(names), 0, -1):
-        if uses := list(_uses(names[:count])):
-            return ".".join(names[:count]), uses
+    pattern = field.pattern
+    while pattern:
+        if uses := list(_uses(pattern.split("."))):
+            return pattern, uses
+        pattern, _, _ = pattern.rpartition(".")  # that of the field above; "" at the top
     return "", []
 
 
@@ -132,7 +136,8 @@ def _uses(names: Sequence[str]) -> Iterator[Use]:
             # Some fields are in profiles only.
             profiles = job.get("profiles") if isinstance(job, dict) else None
             parts = [job, *(profiles.values() if isinstance(profiles, dict) else ())]
-            example = next((example for part in parts if (example := _extract_field(part, names)) is not None), None)
+            examples = [_extract_field(part, names) for part in parts]
+            example = next((example for example in examples if example is not None), None)
             if example is not None:
                 yield Use(page, example)
                 page_count += 1
@@ -142,14 +147,21 @@ def _uses(names: Sequence[str]) -> Iterator[Use]:
 
 
 def _extract_field(job: Any, names: Sequence[str]) -> Any:
-    """Return a job reduced to one field and the mappings around it; None if the job lacks the field."""
+    """Return a job, or a part of one, reduced to one field and the mappings around it; None if it lacks the field.
+
+    Of `{budget: {time: 2h, cost: 9}}`, the field budget.time is `{budget: {time: 2h}}`.
+    """
     if not names:
         return job
     if isinstance(job, list):
-        # A whole item, which another item of the list does not complete: `metrics.pattern` is no source without `from`.
+        # A whole item, because a part may make no sense alone: `metrics.pattern` is no source of metrics without `from`.
         return next(([item] for item in job if _extract_field(item, names) is not None), None)
     if not isinstance(job, dict):
         return None
     name, *rest = names
-    values = job if name == "*" else {name: job[name]} if name in job else {}
-    return next(({key: part} for key, value in values.items() if (part := _extract_field(value, rest)) is not None), None)
+    for key, value in job.items():
+        if name in ("*", key):
+            part = _extract_field(value, rest)
+            if part is not None:
+                return {key: part}
+    return None

@@ -22,6 +22,7 @@ from trialplane.cli import status as status_verb
 
 if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
     from trialplane.client.run import RunHandle
+    from trialplane.wire.records import RunStatus
 
 _MLFLOW_WAIT = 0.5  # seconds that a terminal waits for MLflow after the last trial of a run on this machine
 
@@ -40,10 +41,7 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
             handled_signals = 0
             wait_start: float | None = None  # time of the first status in which only MLflow lacked results
             for status in progress.follow(handle, view):
-                last_status = status
-                # All trials have ended, and MLflow lacks results: the controller still works, or has given up.
-                waits_for_mlflow = status.final_state is not None or (status.unrecorded and not status.state.is_active)
-                if waits_for_mlflow and stream.isatty():
+                if stream.isatty() and _only_mlflow_lacks_results(status):
                     wait_start = time.monotonic() if wait_start is None else wait_start
                     if handle.target.remote or time.monotonic() - wait_start >= _MLFLOW_WAIT:
                         break
@@ -55,15 +53,21 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
     except BrokenPipeError:
         output.note(f"the output was closed; the run {handle.name} continues: `platform status {handle.name}`")
         raise
-    final_state = last_status.final_state
-    if final_state is not None:  # the controller sets this state only when MLflow has the results
-        last_status = dataclasses.replace(last_status, state=final_state)
-    progress.summary(handle, last_status, stream)
-    if final_state is not None or (wait_start is not None and last_status.unrecorded):
+    final_state = status.final_state
+    if final_state is not None:  # the loop ended before the controller has set this state, which it does after MLflow
+        status = dataclasses.replace(status, state=final_state)
+    progress.summary(handle, status, stream)
+    if wait_start is not None and _only_mlflow_lacks_results(status):
         output.note(f"MLflow gets the last results in the background: `platform status {handle.name}`")
     if output_format != "table":
-        status_verb.show(last_status, output_format)
+        status_verb.show(status, output_format)
     return handle.exit_code if final_state is None else final_state.exit_code
+
+
+def _only_mlflow_lacks_results(status: RunStatus) -> bool:
+    """Return whether all trials have ended, but MLflow lacks results: the controller still sends them, or has given up."""
+    has_given_up = status.unrecorded and not status.state.is_active
+    return status.final_state is not None or has_given_up
 
 
 def detach(handle: RunHandle, output_format: str) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from trialplane.cli import kinds, output
+from trialplane.cli.kinds.presenter import slots_text
 from trialplane.errors import TargetError
 from trialplane.wire import escapes
 from trialplane.wire.records import RunStatus, TrialRow
@@ -22,7 +23,7 @@ if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
 
 MAX_FAILURES = 20  # that are shown one by one
 _PAUSE = 1.0  # seconds between plain lines
-_STEP_PAUSE = 10.0  # the same for trainings and collections, which change with each step or unit
+_STEP_PAUSE = 10.0  # the same for trainings and collections, whose lines change with each step or unit
 
 
 class View(Protocol):
@@ -65,10 +66,12 @@ class PlainView:
     def update(self, status: RunStatus) -> None:
         """Print a status as a line, unless it has not changed or the last line was just printed."""
         text, now = line(status), self._clock()
-        if text == self._last_text or now - self._last_time < self._pause:
+        is_too_early = now - self._last_time < self._pause
+        if text == self._last_text or is_too_early:
             return
         self._last_text, self._last_time = text, now
-        self._pause = _STEP_PAUSE if status.progress.numbers else _PAUSE  # a study has no numbers
+        changes_with_each_step = bool(status.progress.numbers)  # a training or a collection that has reported
+        self._pause = _STEP_PAUSE if changes_with_each_step else _PAUSE
         seconds_left = kinds.of(status).seconds_left(status)
         self.message(text + (f"; {output.duration(seconds_left)} left" if seconds_left is not None else ""))
 
@@ -108,21 +111,26 @@ def follow(handle: RunHandle, view: View) -> Iterator[RunStatus]:
         counts = (status.ended_trials, status.retried)
         if counts != old_counts:  # attempts have ended, so that it is worth a request to read them
             old_counts = counts
-            position, rows = _newly_ended(handle, position)
-            presenter = kinds.of(status)
-            failed_rows = [row for row in rows if row.failure not in (None, FailureClass.STOPPED)]
-            for text in filter(None, (presenter.failure(handle.name, row) for row in failed_rows)):
+            position, ended_rows = _newly_ended(handle, position)
+            for text in _failure_texts(status, ended_rows):
                 failure_count += 1
                 if failure_count <= MAX_FAILURES:
                     view.message(text)
                 elif failure_count == MAX_FAILURES + 1:
-                    view.message(f"more {presenter.noun}s fail; `platform results {handle.name}` shows all")
+                    view.message(f"more {kinds.of(status).noun}s fail; `platform results {handle.name}` shows all")
         view.update(status)
         yield status
 
 
+def _failure_texts(status: RunStatus, rows: Sequence[TrialRow]) -> list[str]:
+    """Return the lines about the attempts that have failed; those that were stopped with their run have not."""
+    failed_rows = [row for row in rows if row.failure not in (None, FailureClass.STOPPED)]
+    texts = [kinds.of(status).failure(status.run, row) for row in failed_rows]
+    return [text for text in texts if text]  # "" if the summary of the run covers the failure
+
+
 def _newly_ended(handle: RunHandle, position: int) -> tuple[int, list[TrialRow]]:
-    """Return the new position in the order of ends, and the attempts that ended after the old position.
+    """Return the attempts of a run that ended after a position in the order of ends, and the new position before them.
 
     If the ledger of a cluster cannot be reached, there are none. The status shows the reason.
     """
@@ -136,8 +144,9 @@ def _newly_ended(handle: RunHandle, position: int) -> tuple[int, list[TrialRow]]
 
 def line(status: RunStatus) -> str:
     """Return a status as one line, without values that change all the time."""
-    if status.state in (RunState.PENDING, RunState.PAUSED) or not (status.ended_trials or status.running):
-        slots = f" ({status.slots_ready}/{status.slots} slots ready)" if status.state is RunState.RUNNING else ""
+    has_begun = status.ended_trials or status.running
+    if status.state in (RunState.PENDING, RunState.PAUSED) or not has_begun:
+        slots = f" ({slots_text(status)})" if status.state is RunState.RUNNING else ""
         return f"{status.state}: {status.reason or 'the slots are warming up'}{slots}"
     return "; ".join(part for part in (kinds.of(status).line(status), status.mlflow) if part)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trialplane.cli import kinds, names, output, progress
-from trialplane.cli.kinds.presenter import Presenter
+from trialplane.cli.kinds.presenter import Presenter, slots_text
 from trialplane.client import target as targets
 from trialplane.client import target_choice
 from trialplane.client.target import TargetName
@@ -95,7 +95,7 @@ def _image_text(image: str, digests: Sequence[str]) -> str:
 def _warm_up_reason(status: RunStatus) -> str:
     """Return the reason why a running run has started no trial yet; "" if it has."""
     is_warming_up = status.state is RunState.RUNNING and not (status.ended_trials or status.running)
-    return f"the slots are warming up ({status.slots_ready}/{status.slots} slots ready)" if is_warming_up else ""
+    return f"the slots are warming up ({slots_text(status)})" if is_warming_up else ""
 
 
 @click.command("list")
@@ -141,17 +141,23 @@ def _plain_fields(name: str, status: RunStatus | RunDamaged) -> dict[str, Any]:
 
 def _table(runs: list[tuple[str, RunStatus | RunDamaged]]) -> str:
     """Return the table of runs, from their names and statuses. It has a column of owners if a run has one."""
+    has_owners = any(isinstance(status, RunStatus) and status.owner for _, status in runs)  # only on a cluster
+    header = ["run", "job", "state", "ended", "failed", "best", "submitted", *(["owner"] if has_owners else [])]
     lines: list[list[Any]] = []
     for name, status in runs:
         if isinstance(status, RunDamaged):
-            lines.append([name, None, _DAMAGED, None, None, None, None, None])
-            continue
-        presenter = kinds.of(status)
-        progress_text, best_value = presenter.progress(status), presenter.best_value(status)
-        run_fields = [name, status.job, status.state.value, progress_text, status.failed, best_value]
-        lines.append([*run_fields, output.moment(status.created), status.owner])
-    header = ["run", "job", "state", "ended", "failed", "best", "submitted", "owner"]
-    has_owners = any(isinstance(status, RunStatus) and status.owner for _, status in runs)  # only on a cluster
-    if not has_owners:
-        header, lines = header[:-1], [line[:-1] for line in lines]
+            fields: dict[str, Any] = {"run": name, "state": _DAMAGED}
+        else:
+            presenter = kinds.of(status)
+            fields = {
+                "run": name,
+                "job": status.job,
+                "state": status.state.value,
+                "ended": presenter.progress(status),
+                "failed": status.failed,
+                "best": presenter.best_value(status),
+                "submitted": output.moment(status.created),
+                "owner": status.owner,
+            }
+        lines.append([fields.get(column) for column in header])
     return output.as_table(header, lines)
