@@ -48,7 +48,7 @@ class Column:
 def numbers(values: Iterable[Any]) -> array.array[Any]:
     """Return numbers as an array of 32-bit floats, or of 64-bit floats if a whole number needs them. None becomes NaN."""
     doubles = array.array("d", (_as_float(value) for value in values))
-    needs_doubles = any(abs(value) > _MAX_EXACT and value == int(value) for value in doubles if math.isfinite(value))
+    needs_doubles = any(abs(value) > _MAX_EXACT and value.is_integer() for value in doubles)
     return doubles if needs_doubles else array.array("f", (_narrow(value) for value in doubles))
 
 
@@ -107,26 +107,26 @@ def pack(columns: Iterable[Column], old_columns: Iterable[Column] = ()) -> tuple
     for column in columns:
         block += bytes(-len(block) % _ALIGNMENT)  # zeros up to the next multiple of eight
         old = old_by_name.get((column.table, column.category, column.name))
-        shared = 0 if old is None else _common_length(old.numbers, column.numbers)
+        kept = 0 if old is None else _common_length(old.numbers, column.numbers)
         entry: dict[str, Any] = {
             "table": column.table,
             "name": column.name,
             "category": column.category,
             "type": TYPES[column.numbers.typecode],
             "offset": len(block),
-            "length": len(column.numbers) - shared,
+            "length": len(column.numbers) - kept,
         }
-        if shared:
-            entry["kept"] = shared
+        if kept:
+            entry["kept"] = kept
         if column.texts is not None:
-            old_texts = None if old is None else old.texts
-            if old_texts and column.texts[: len(old_texts)] == old_texts:
-                entry["kept_texts"] = len(old_texts)
-            entry["texts"] = list(column.texts[entry.get("kept_texts", 0) :])
+            kept_texts = 0
+            if old is not None and old.texts and column.texts[: len(old.texts)] == old.texts:
+                entry["kept_texts"] = kept_texts = len(old.texts)
+            entry["texts"] = list(column.texts[kept_texts:])
         if column.log:
             entry["log"] = True
         directory.append(entry)
-        block += column.numbers[shared:].tobytes()
+        block += column.numbers[kept:].tobytes()
     return directory, base64.b64encode(block).decode()
 
 
@@ -135,15 +135,15 @@ def _common_length(old: array.array[Any], new: array.array[Any]) -> int:
     if old.typecode != new.typecode:
         return 0
     old_bytes, new_bytes = (memoryview(values).cast("B") for values in (old, new))  # because NaN is not equal to NaN
-    low, high = 0, min(len(old), len(new))
-    while low < high:
-        middle = (low + high + 1) // 2
-        part = slice(low * new.itemsize, middle * new.itemsize)
+    equal, end = 0, min(len(old), len(new))
+    while equal < end:  # a binary search: the first `equal` values are equal, and one of the first `end + 1` is not
+        middle = (equal + end + 1) // 2
+        part = slice(equal * new.itemsize, middle * new.itemsize)
         if old_bytes[part] == new_bytes[part]:
-            low = middle
+            equal = middle
         else:
-            high = middle - 1
-    return low
+            end = middle - 1
+    return equal
 
 
 def _as_float(value: Any) -> float:

@@ -177,8 +177,7 @@ def _default_goal(entries: Sequence[_Entry], objective: Objective) -> float | No
     best_values = []
     for entry in entries:
         values = [point["value"] for point in entry.points]
-        if entry.value is not None:
-            values.append(entry.value)
+        values += [] if entry.value is None else [entry.value]
         if values:
             best_values.append(best(values))
     return worst(best_values) if best_values else None
@@ -200,6 +199,7 @@ def _trial_entry(record: RunRecord, trial_lineage: Lineage) -> _Entry:
     """Return a trial as an entry of a comparison."""
     row = trial_lineage.row
     settings = dict(_flatten(path="", value=dict(row.params)))
+    # A trial that was pruned or still runs has no values, but may have reported the metric of the objective.
     value = row.values[0] if row.values else row.metrics.get(record.job.objectives[0].metric)
     return _Entry(
         title=f"{record.status.run}:{row.trial}",
@@ -232,12 +232,12 @@ def _objective_curve(record: RunRecord, trial_lineage: Lineage) -> Curve:
     """
     newest, metric = trial_lineage.row, record.job.objectives[0].metric
     trial_reports = [report for report in record.trial_reports if report.trial == newest.trial]
-    reports = lineage.join_segments(record.job, [trial_lineage], trial_reports)
+    reports = lineage.join_segments(record.job, [trial_lineage], trial_reports)  # those of retried attempts stay apart
     by_step = {report.step: report for report in reports if report.number == newest.number and metric in report.metrics}
     ordered = [by_step[step] for step in sorted(by_step) if math.isfinite(by_step[step].metrics[metric])]
-    start_times = [attempt.started for attempt in record.attempts if attempt.trial == newest.trial and attempt.started]
-    start_times += [report.time for report in ordered[:1]]  # which may precede it, as each node has its clock
-    start_time = min(start_times, default=0.0)
+    times = [attempt.started for attempt in record.attempts if attempt.trial == newest.trial and attempt.started]
+    times += [report.time for report in ordered[:1]]  # may precede the start, because each node has its own clock
+    start_time = min(times, default=0.0)
     return [
         {"time": report.time - start_time, "count": count, "steps": report.step, "value": report.metrics[metric]}
         for count, report in enumerate(ordered, start=1)
@@ -270,7 +270,7 @@ def _settings(record: RunRecord) -> dict[str, str]:
 def _flatten(path: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield the dotted name and the text of a value, or of each value in a mapping or a list of mappings or lists.
 
-    Empty values are left out.
+    Empty values are left out. Of `{resources: {cpus: 2}, tags: [a]}`, these are (resources.cpus, 2) and (tags, ["a"]).
 
     Args:
         path: Dotted name of the value. "" for the outermost mapping.
@@ -322,14 +322,8 @@ def _best_curve(record: RunRecord) -> Curve:
             points.append({"time": time - start_time, "count": count, "steps": steps, "value": value})
     if points:  # so that the curve is drawn up to the last result, even if that is not an improvement
         end_time, _ = results[-1]
-        points.append(
-            {
-                "time": end_time - start_time,
-                "count": len(results),
-                "steps": len(report_times),
-                "value": points[-1]["value"],
-            }
-        )
+        end = {"time": end_time - start_time, "count": len(results), "steps": len(report_times)}
+        points.append({**end, "value": points[-1]["value"]})
     return points
 
 
@@ -342,7 +336,7 @@ def _run_row(record: RunRecord, entry: _Entry, goal: float | None) -> dict[str, 
         goal: Value to reach. None if there is none.
     """
     status, objective = record.status, record.job.objectives[0]
-    reached = _goal_point(entry.points, goal, objective)
+    goal_point = _goal_point(entry.points, goal, objective)
     best = rows.best_trial(record.job, rows.newest_attempts(record.attempts))
     return {
         "run": status.run,
@@ -352,8 +346,8 @@ def _run_row(record: RunRecord, entry: _Entry, goal: float | None) -> dict[str, 
         "best": entry.value,
         "trial": None if best is None else best.trial,
         "seconds": entry.points[-1]["time"] if entry.points else None,
-        "reached": None if reached is None else reached["time"],
-        "steps": None if reached is None or not record.trial_reports else reached["steps"],
+        "reached": None if goal_point is None else goal_point["time"],
+        "steps": None if goal_point is None or not record.trial_reports else goal_point["steps"],
         "params": dict(entry.settings),
     }
 
@@ -370,9 +364,9 @@ def _trial_row(row: TrialRow, entry: _Entry, goal: float | None, objective: Obje
         goal: Value to reach. None if there is none.
         objective: Objective that is compared.
     """
-    point = _goal_point(entry.points, goal, objective)
-    has_reached_at_end = goal is not None and entry.value is not None and not objective.is_better(goal, entry.value)
-    reached_at_end = row.seconds if has_reached_at_end else None
+    goal_point = _goal_point(entry.points, goal, objective)
+    result_is_good = goal is not None and entry.value is not None and not objective.is_better(goal, entry.value)
+    time_of_result = row.seconds if result_is_good else None
     return {
         "trial": entry.title,
         "state": row.state.value,
@@ -380,8 +374,8 @@ def _trial_row(row: TrialRow, entry: _Entry, goal: float | None, objective: Obje
         "value": entry.value,
         "step": entry.points[-1]["steps"] if entry.points else None,
         "seconds": row.seconds,
-        "reached": reached_at_end if point is None else point["time"],
-        "steps": None if point is None else point["steps"],
+        "reached": time_of_result if goal_point is None else goal_point["time"],
+        "steps": None if goal_point is None else goal_point["steps"],
         "message": row.message,
         "params": dict(entry.settings),
     }
@@ -389,6 +383,8 @@ def _trial_row(row: TrialRow, entry: _Entry, goal: float | None, objective: Obje
 
 def _groups(entries: Sequence[_Entry], naming_settings: Sequence[str], objective: Objective) -> list[dict[str, Any]]:
     """Return the groups of repetitions, ordered by mean from the best. Groups without a value are last.
+
+    A group has its `name`, the titles and the values of its `members`, and the `mean` and standard `deviation` of these.
 
     Args:
         entries: The runs or trials.
@@ -429,7 +425,8 @@ def _pairs(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     ranked = [group for group in groups if group["mean"] is not None]
     if not ranked:
         return
-    best = next((group for group in ranked if group["deviation"] is not None), ranked[0])
+    repeated = [group for group in ranked if group["deviation"] is not None]
+    best = repeated[0] if repeated else ranked[0]
     others = [group for group in ranked if group is not best][:_MAX_PAIRS]
     for other in others:
         pair = {"a": other["name"], "b": best["name"], "difference": other["mean"] - best["mean"]}

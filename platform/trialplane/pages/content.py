@@ -30,7 +30,7 @@ from trialplane.wire.states import RunState, TrialState
 _MAX_BEST = 50  # limit of the best trials that the page lists, and whose curves it draws with all points
 _MAX_FAILURES = 100  # limit of the kinds of failure that the page lists
 _MAX_TEXT = 2000  # limit of the characters of a message
-# Numbers in which failures of one kind may differ. Exit codes and signals tell kinds apart.
+# Numbers in which failures of one kind may differ, as in `step 7: loss 3.2`; exit codes and signals tell kinds apart.
 _NUMBER = re.compile(r"(?<!code )(?<!signal )(?<!status )(?<!Errno )(?<![\d.])(?:0x[0-9a-f]+|\d+(?:\.\d+)?)")
 
 Content = tuple[dict[str, Any], list[Column]]  # facts and columns of a run
@@ -227,7 +227,8 @@ def _commands(record: RunRecord, context: PageContext, best_trials: Sequence[Tri
         context: Context of the page.
         best_trials: The best trial, or with several objectives, the Pareto-optimal trials.
     """
-    job, status, flags = record.job, record.status, f" {context.flags}" if context.flags else ""
+    job, status = record.job, record.status
+    flags = f" {context.flags}" if context.flags else ""
     run = shlex.quote(status.run)
     is_study, is_active = job.kind == "hpo", status.state.is_active
     if is_study and best_trials:
@@ -238,14 +239,12 @@ def _commands(record: RunRecord, context: PageContext, best_trials: Sequence[Tri
         yield from _commands_to_continue(record, run, flags)
     elif job.kind == "collect":
         yield "Continue with more iterations", f"platform resume {run} --iterations {2 * job.trials}{flags}"
-    elif status.state is RunState.SUCCEEDED:
-        # The newest attempt decides: all have the same folder, and None means that it may have a checkpoint.
-        newest_attempts = rows.newest_attempts(record.attempts)
-        if context.is_named and any(attempt.saved is not False for attempt in newest_attempts):
-            yield (
-                "Train on from the newest checkpoint",
-                f"platform submit train {shlex.quote(job.name)} --resume {run}{flags}",
-            )
+    elif status.state is RunState.SUCCEEDED:  # a training that has ended can only be continued by a new one
+        newest_attempts = rows.newest_attempts(record.attempts)  # those of a trial share a folder of checkpoints
+        may_have_checkpoint = any(attempt.saved is not False for attempt in newest_attempts)  # None: it is unknown
+        if context.is_named and may_have_checkpoint:
+            command = f"platform submit train {shlex.quote(job.name)} --resume {run}{flags}"
+            yield "Train on from the newest checkpoint", command
     else:
         yield "Continue the run", f"platform resume {run}{flags}"
     yield "Open it in MLflow", f"platform ui {run}{flags}"
@@ -277,8 +276,8 @@ def _commands_to_continue(record: RunRecord, run: str, flags: str) -> Iterator[t
     has_failed = any(row.state is TrialState.FAILED for row in rows.newest_attempts(record.attempts))
     if has_failed and changes.can_retry(status, job):
         yield "Try the failed trials again", f"platform retry {run} --failed{flags}"
-    extension = changes.extension(status, job)
-    if extension is None:
+    extension = changes.extension(status, job)  # changed fields with which the run would continue
+    if extension is None:  # it cannot continue
         return
     if not extension:  # it has trials left
         yield "Continue the run", f"platform resume {run}{flags}"
@@ -300,20 +299,20 @@ def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:
     for attempt in attempts:
         if attempt.failure is None:
             continue
-        pattern = _NUMBER.sub("0", _first_line(attempt))
+        line_without_numbers = _NUMBER.sub("0", _first_line(attempt))
         is_retried = attempt.state is not TrialState.FAILED  # a retried attempt is LOST, and FAILED is final
-        attempts_by_kind[attempt.failure.value, pattern, is_retried].append(attempt)
+        attempts_by_kind[attempt.failure.value, line_without_numbers, is_retried].append(attempt)
     most_frequent = sorted(attempts_by_kind.items(), key=lambda item: -len(item[1]))
     return [
         {
-            "class": failure,
-            "line": _first_line(failed_attempts[0]),
+            "class": failure_class,
+            "line": _first_line(same_failures[0]),
             "retried": is_retried,
-            "count": len(failed_attempts),
-            "trial": failed_attempts[0].trial,
-            "attempt": failed_attempts[0].attempt,
+            "count": len(same_failures),
+            "trial": same_failures[0].trial,
+            "attempt": same_failures[0].attempt,
         }
-        for (failure, _, is_retried), failed_attempts in most_frequent[:_MAX_FAILURES]
+        for (failure_class, _, is_retried), same_failures in most_frequent[:_MAX_FAILURES]
     ]
 
 
@@ -339,11 +338,12 @@ def _costs(
         "saved": Busy(savings.saved_seconds(trials, trained_steps, record.status.state.is_active)),
     }
     demand, prices = JobDemand.of(record.job), context.prices or record.status.prices
-    uses = {name: Usage.of(busy, demand, prices) for name, busy in times.items()}
-    busy_hours, available_hours = uses["used"].slot_hours, record.status.worked * record.status.slots / 3600
+    usages = {name: Usage.of(busy, demand, prices) for name, busy in times.items()}
+    busy_hours, available_hours = usages["used"].slot_hours, record.status.worked * record.status.slots / 3600
+    is_known = available_hours > 0 and busy_hours > 0
     return {
-        **{name: dataclasses.asdict(usage) for name, usage in uses.items()},
-        "idle": max(0.0, 1 - busy_hours / available_hours) if available_hours > 0 and busy_hours > 0 else None,
+        **{name: dataclasses.asdict(usage) for name, usage in usages.items()},
+        "idle": max(0.0, 1 - busy_hours / available_hours) if is_known else None,
         "slots": record.status.slots,
         "method": savings.METHOD,
     }
@@ -398,12 +398,11 @@ def _attempt_columns(record: RunRecord, start_time: float, now: float) -> Iterat
     """
     spans: list[_Span] = []
     for attempt in record.attempts:
-        start = attempt.started
-        if start is None:
+        if attempt.started is None:
             continue
         is_running = attempt.state is TrialState.RUNNING
-        end = attempt.ended or (now if is_running else start + (attempt.seconds or 0.0))
-        spans.append(_Span(start, end, attempt))
+        default_end = now if is_running else attempt.started + (attempt.seconds or 0.0)
+        spans.append(_Span(attempt.started, attempt.ended or default_end, attempt))
     spans.sort(key=lambda span: (span.start, span.attempt.number))
     attempts, lanes = [span.attempt for span in spans], list(_lanes(spans))
     free_times, request_times = _times_before_starts(spans, lanes)
@@ -473,12 +472,13 @@ def _times_before_starts(spans: Sequence[_Span], lanes: Sequence[int]) -> tuple[
     last_end_by_lane: dict[int, float] = {}
     for span, lane in zip(spans, lanes, strict=True):
         # The clocks of two nodes may differ. The limits keep the order: the end before, the request, the start.
-        last_end = min(span.start, last_end_by_lane.get(lane, -math.inf))
-        is_first = last_end == -math.inf
+        lane_end = last_end_by_lane.get(lane, -math.inf)  # no end before the first attempt
+        free_since = min(span.start, lane_end)
         requested = span.attempt.requested
-        request_times.append(None if requested is None else min(span.start, max(requested, last_end)))
-        free_times.append(None if span.attempt.slot is None or is_first else last_end)
-        last_end_by_lane[lane] = max(span.end, last_end_by_lane.get(lane, span.end))
+        request_times.append(None if requested is None else min(span.start, max(requested, free_since)))
+        is_unknown = span.attempt.slot is None or free_since == -math.inf
+        free_times.append(None if is_unknown else free_since)
+        last_end_by_lane[lane] = max(span.end, lane_end)
     return free_times, request_times
 
 

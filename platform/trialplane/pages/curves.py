@@ -37,8 +37,9 @@ Point = TypeVar("Point")
 def metrics(reports: Sequence[ReportRow], job_metrics: Collection[str]) -> list[str]:
     """Return the names of at most `MAX_METRICS` reported metrics to draw. Those in `job_metrics` come first."""
     names = dict.fromkeys(name for report in reports for name in report.metrics)
-    drawn = [name for name in names if name in job_metrics or (name not in _NOT_DRAWN and not ranks.is_seconds(name))]
-    return sorted(drawn, key=lambda name: name not in job_metrics)[:MAX_METRICS]
+    first = [name for name in names if name in job_metrics]
+    others = [name for name in names if name not in (*first, *_NOT_DRAWN) and not ranks.is_seconds(name)]
+    return [*first, *others][:MAX_METRICS]
 
 
 def series_by_attempt(reports: Sequence[ReportRow], metric: str) -> dict[int, Series]:
@@ -67,14 +68,15 @@ def curve_columns(reports: Sequence[ReportRow], names: Sequence[str], full_curve
         names: Names of the metrics to draw.
         full_curves: Numbers of the attempts whose curves have up to `MAX_POINTS` points.
     """
-    curve_rows: list[tuple[int, int, int, int]] = []  # index of the metric, number of the attempt, first point, point count
-    band_rows: list[tuple[float, ...]] = []  # index of the metric, step, quantiles
+    # Rows of the tables, in which a metric is its index in `names`. A curve is a part of its metric's table of points.
+    curve_fields = ("metric", "number", "start", "count")
+    curve_rows: list[tuple[int, int, int, int]] = []
+    band_fields = ("metric", "step", *(f"q{round(100 * share)}" for share in QUANTILES))
+    band_rows: list[tuple[float, ...]] = []
     for index, metric in enumerate(names):
         series = series_by_attempt(reports, metric)
+        max_points = _points_per_curve(len(series) * len(names))
         steps, values = array.array("d"), array.array("d")
-        share = _MAX_TOTAL_POINTS // max(1, len(series) * len(names))
-        # A power of two, so that the points of old curves seldom change when a curve is added.
-        max_points = max(_MIN_POINTS, min(MAX_POINTS, 1 << (share.bit_length() - 1) if share else 0))
         for number, points in series.items():
             drawn_points = thin(points, MAX_POINTS if number in full_curves else max_points)
             curve_rows.append((index, number, len(steps), len(drawn_points)))
@@ -83,10 +85,20 @@ def curve_columns(reports: Sequence[ReportRow], names: Sequence[str], full_curve
         yield Column(f"points {index}", "step", columns.numbers(steps))
         yield Column(f"points {index}", "value", columns.numbers(values))
         band_rows += [(index, *quantile_row) for quantile_row in _quantile_rows(list(series.values()))]
-    for position, name in enumerate(("metric", "number", "start", "count")):
+    for position, name in enumerate(curve_fields):
         yield Column("curves", name, columns.unsigned(row[position] for row in curve_rows))
-    for position, name in enumerate(("metric", "step", *(f"q{round(100 * share)}" for share in QUANTILES))):
+    for position, name in enumerate(band_fields):
         yield Column("bands", name, columns.numbers(row[position] for row in band_rows))
+
+
+def _points_per_curve(curve_count: int) -> int:
+    """Return the limit of the points of each curve, from `_MIN_POINTS` to `MAX_POINTS`, so that all together can be drawn.
+
+    It is a power of two, so that the points of old curves seldom change when a curve is added.
+    """
+    share = _MAX_TOTAL_POINTS // max(1, curve_count)
+    power_of_two = 1 << share.bit_length() >> 1  # the largest one up to `share`; 0 for 0
+    return max(_MIN_POINTS, min(MAX_POINTS, power_of_two))
 
 
 def _quantile_rows(series: Sequence[Series]) -> Iterator[tuple[float, ...]]:
@@ -99,14 +111,15 @@ def _quantile_rows(series: Sequence[Series]) -> Iterator[tuple[float, ...]]:
     """
     if len(series) < _MIN_CURVES:
         return
-    first_steps = sorted({step for points in series for step, _ in points})  # of the intervals: each step is one
-    if len(first_steps) > _MAX_STEPS:
+    first_steps = sorted({step for points in series for step, _ in points})  # each step is an interval
+    if len(first_steps) > _MAX_STEPS:  # each interval has several steps
         first_steps = [first_steps[index * len(first_steps) // _MAX_STEPS] for index in range(_MAX_STEPS)]
     values_of_intervals: list[list[float]] = [[] for _ in first_steps]
     for points in series:
         for step, value in points:
             if math.isfinite(value):
-                values_of_intervals[bisect.bisect_right(first_steps, step) - 1].append(value)
+                interval = bisect.bisect_right(first_steps, step) - 1  # the last one that begins at or before the step
+                values_of_intervals[interval].append(value)
     for first_step, values in zip(first_steps, values_of_intervals, strict=True):
         if values:
             values.sort()

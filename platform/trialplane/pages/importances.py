@@ -85,14 +85,15 @@ def _trials_with_values(job: Job, rows: Sequence[TrialRow]) -> list[tuple[TrialR
         return trial_losses
     [objective] = job.objectives
     sign = -1 if objective.direction == "maximize" else 1
-    # Keys sort the trials from the best on: complete ones by loss, then stopped ones, those that went further first.
+    # Keys that sort the trials from the best on: complete ones by loss, then stopped ones, those that went further first.
     keys: list[tuple[TrialRow, tuple[float, ...]]] = [(row, (0, 0, loss)) for row, [loss] in trial_losses]
     for row in rows:
-        value = row.metrics.get(objective.metric, math.nan)
-        if row.state in (TrialState.PRUNED, TrialState.PAUSED) and row.step is not None and math.isfinite(value):
-            keys.append((row, (1, -row.step, sign * value)))
-    ranks = {key: rank for rank, key in enumerate(sorted({key for _, key in keys}))}
-    return [(row, [ranks[key]]) for row, key in keys]
+        last_value = row.metrics.get(objective.metric, math.nan)
+        is_stopped = row.state in (TrialState.PRUNED, TrialState.PAUSED)
+        if is_stopped and row.step is not None and math.isfinite(last_value):
+            keys.append((row, (1, -row.step, sign * last_value)))
+    rank_by_key = {key: rank for rank, key in enumerate(sorted({key for _, key in keys}))}
+    return [(row, [rank_by_key[key]]) for row, key in keys]
 
 
 def _distributions(job: Job, rows: Sequence[TrialRow], distributions: Any) -> dict[str, Any]:

@@ -136,8 +136,9 @@ def funnel(job: Job, trial_lineages: Sequence[Lineage]) -> list[RungCount]:
     ladder = job.search.ladder
     if ladder is None or job.search.population is not None:
         return []
+    steps_of_rungs = {step for bracket in range(ladder.brackets) for step in ladder.rungs(bracket)}
     counts = []
-    for step in sorted({rung for bracket in range(ladder.brackets) for rung in ladder.rungs(bracket)}):
+    for step in sorted(steps_of_rungs):
         reaching = [lineage for lineage in trial_lineages if step in lineage.rungs]
         stop_states = [lineage.row.state for lineage in reaching if lineage.stop_rung == step]
         paused, dropped = stop_states.count(TrialState.PAUSED), stop_states.count(TrialState.PRUNED)
@@ -152,7 +153,8 @@ def _copy_steps(attempts: Sequence[TrialRow]) -> dict[int, tuple[int, ...]]:
     donor_by_number = donors(attempts)
     steps: dict[int, set[int]] = collections.defaultdict(set)
     for row in segments(attempts):
-        if donor_by_number.get(row.number, row.trial) != row.trial:
+        donor = donor_by_number.get(row.number, row.trial)  # the trial itself at a first segment
+        if donor != row.trial:
             steps[row.trial].add(row.done)
     return {trial: tuple(sorted(trial_steps)) for trial, trial_steps in steps.items()}
 
@@ -165,21 +167,20 @@ def _lineage(job: Job, attempts: Sequence[TrialRow]) -> Lineage:
         attempts: Attempts of the trial, ordered by number.
     """
     ladder, newest = job.search.ladder, attempts[-1]
-    if ladder is None:
+    if ladder is None:  # trials are not paused, so that all earlier attempts were replaced by a retry
         return Lineage(newest)
-    paused = [attempt for attempt in attempts[:-1] if attempt.state is TrialState.PAUSED]
-    promoted = [attempt for attempt in paused if not _was_stopped_with_run(attempt)]
-    segment_seconds = [attempt.seconds for attempt in (*promoted, newest) if attempt.seconds is not None]
+    promoted = [row for row in attempts[:-1] if row.state is TrialState.PAUSED and not _was_stopped_with_run(row)]
+    segment_seconds = [row.seconds for row in (*promoted, newest) if row.seconds is not None]
     rungs = ladder.rungs(ladder.bracket(newest.trial))  # each bracket, a share of the trials, has rungs at other steps
-    if newest.state is not TrialState.COMPLETE:
+    if newest.state is not TrialState.COMPLETE:  # a complete trial has reached all of them
         is_at_rung = newest.state in (TrialState.PAUSED, TrialState.PRUNED) and newest.failure is None
         ended_at_rung = [*promoted, newest] if is_at_rung else promoted
-        last_step = max((attempt.step or 0 for attempt in ended_at_rung), default=-1)
+        last_step = max((row.step or 0 for row in ended_at_rung), default=-1)
         # If a job counts its steps from 0, a trial ends at rung N after it has reported step N - 1.
         rungs = tuple(rung for rung in rungs if rung <= last_step + 1)
     return Lineage(
         row=dataclasses.replace(newest, seconds=sum(segment_seconds) if segment_seconds else None),
-        pauses=tuple(attempt.step or 0 for attempt in promoted),
+        pauses=tuple(row.step or 0 for row in promoted),
         rungs=rungs,
     )
 

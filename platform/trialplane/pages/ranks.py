@@ -38,8 +38,8 @@ def stragglers(reports: Sequence[ReportRow]) -> list[Straggler]:
         rank, factor = report.metrics.get(ranks.SLOWEST_RANK), report.metrics.get(ranks.SLOWEST_RANK_FACTOR, 0.0)
         if rank is None:
             continue
-        first_report = Straggler(int(rank), reports=0, first=report.step, last=report.step, factor=factor)
-        straggler = straggler_by_rank.setdefault(int(rank), first_report)
+        new_straggler = Straggler(int(rank), reports=0, first=report.step, last=report.step, factor=factor)
+        straggler = straggler_by_rank.setdefault(int(rank), new_straggler)
         straggler.reports += 1
         straggler.first = min(straggler.first, report.step)
         straggler.last = max(straggler.last, report.step)
@@ -55,8 +55,8 @@ def time_columns(reports: Sequence[ReportRow]) -> Iterator[Column]:
     """
     times: dict[int, dict[int, float]] = {}  # step → rank → seconds
     for report in reports:
-        if seconds := ranks.seconds(report.metrics):
-            times[report.step] = {**times.get(report.step, {}), **seconds}
+        times.setdefault(report.step, {}).update(ranks.seconds(report.metrics))
+    times = {step: by_rank for step, by_rank in times.items() if by_rank}  # without steps of which no rank has a time
     steps = curves.thin(sorted(times), _MAX_STEPS)
     rank_numbers = sorted({rank for step in steps for rank in times[step]})
     rows = [(rank, step, times[step][rank]) for rank in rank_numbers for step in steps if rank in times[step]]

@@ -44,20 +44,20 @@ def saved_seconds(rows: Sequence[TrialRow], steps: Mapping[int, int], is_active:
     complete = [row for row in rows if row.state is TrialState.COMPLETE and row.seconds is not None]
     if not complete:
         return 0.0
-    # Seconds and steps of a typical complete trial.
     typical_seconds = statistics.median(row.seconds or 0.0 for row in complete)
     reported_steps = [steps[row.number] for row in complete if row.number in steps]
-    typical_steps = statistics.median(reported_steps) if reported_steps else 0
+    typical_steps = statistics.median(reported_steps) if reported_steps else 0  # 0 without reports
     saved = 0.0
     for row in rows:
         was_stopped_with_run = row.failure is not None  # and not at a rung
         if row.state not in saving_states or was_stopped_with_run or row.seconds is None:
             continue
-        trained_steps = steps.get(row.number)
-        if not trained_steps or not typical_steps:
-            saved += max(0.0, typical_seconds - row.seconds)
+        trained_steps = steps.get(row.number, 0)
+        if trained_steps and typical_steps:
+            seconds_per_step = row.seconds / trained_steps
+            saved += max(0.0, seconds_per_step * (typical_steps - trained_steps))
         else:
-            saved += max(0.0, row.seconds * (typical_steps - trained_steps) / trained_steps)
+            saved += max(0.0, typical_seconds - row.seconds)
     return saved
 
 
