@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 from pathlib import Path
@@ -44,12 +45,9 @@ def doctor_command(target_name: TargetName, gpus: int | None, job: str | None, w
         if output_format == "table":
             click.echo(_line_text(area_finding))
     if output_format == "json":
-        output.emit(
-            output_format,
-            [{"area": area_finding.area, **dataclasses.asdict(area_finding.finding)} for area_finding in area_findings],
-            str,
-        )
-    counts = {verdict: sum(area_finding.finding.verdict is verdict for area_finding in area_findings) for verdict in Verdict}
+        findings = [{"area": item.area, **dataclasses.asdict(item.finding)} for item in area_findings]
+        output.emit(output_format, findings, str)
+    counts = collections.Counter(item.finding.verdict for item in area_findings)
     warnings = errors.counted(counts[Verdict.WARN], "warning")
     hint = "; see `platform docs troubleshooting`" if counts[Verdict.FAIL] else ""
     output.note(f"{counts[Verdict.PASS]} passed, {warnings}, {counts[Verdict.FAIL]} failed{hint}")

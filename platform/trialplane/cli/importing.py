@@ -41,11 +41,7 @@ class _Tool(click.Choice[str]):
     """Name of a tool. The message for another one names the command for searches in Python scripts."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name.
-
-        Raises:
-            click.UsageError: It is none of the tools.
-        """
+        """Return the name, or fail if it is none of the tools. See click."""
         if value not in self.choices:
             self.fail(
                 f"{value!r} is none of {', '.join(self.choices)}; a search in a Python script, by Optuna, hyperopt, "
@@ -93,12 +89,11 @@ def source_of(file: Path) -> str:
     """Return the tool whose search a YAML or JSON file is, a name of `SOURCES`; "" for any other file."""
     if file.suffix not in (".yaml", ".yml", ".json") or not (script_folder.exists(file) and file.is_file()):
         return ""
-    for source in SOURCES:
-        if source == "ray":
-            continue  # its searches are Python files
-        with contextlib.suppress(InputError):
-            importlib.import_module(SOURCES[source]).read(_read_text(file, file.name), str(file), _scripts(file))
-            return source
+    for source, module in SOURCES.items():
+        if source != "ray":  # whose searches are Python files
+            with contextlib.suppress(InputError):  # it is not a search of this tool
+                importlib.import_module(module).read(_read_text(file, file.name), str(file), _scripts(file))
+                return source
     return ""
 
 
@@ -196,7 +191,7 @@ def _scripts(file: Path) -> dict[str, str]:
 
 
 def job_name(file: Path) -> str:
-    """Return the name of the new job for a file."""
+    """Return the name of the new job for a file, such as my-sweep-2 for `My Sweep (2).yaml`."""
     return re.sub(r"[^a-z0-9_-]+", "-", file.stem.lower())[:_MAX_NAME].strip("-_") or "imported"
 
 
@@ -207,17 +202,19 @@ def _create_folder(folder: Path, imported: ImportResult, file: Path, source: str
         InputError: The folder exists already, or cannot be written.
     """
     missing_files = []
-    source_folder = file.absolute().parent
+    search_folder = file.absolute().parent
+    code_folder = search_folder.parent if imported.is_in_parent else search_folder
     try:
         folder.mkdir(parents=True)
         (folder / load.FILE).write_text(_job_yaml(imported, file, source), encoding="utf-8")
         for name, text in imported.files.items():
             (folder / name).write_text(text, encoding="utf-8")
         if imported.is_in_parent:
-            _copy_folder(source_folder, folder / source_folder.name)
+            _copy_configurations(search_folder, folder / search_folder.name)
         for name in imported.copies:
-            original = (source_folder.parent if imported.is_in_parent else source_folder) / name
-            if not original.is_file() or os.pardir in Path(name).parts:
+            original = code_folder / name
+            is_outside = os.pardir in Path(name).parts  # such as ../train.py, which would be copied beside the job
+            if is_outside or not original.is_file():
                 missing_files.append(name)
                 continue
             for path, source_file in _script_and_modules(original).items():
@@ -225,7 +222,7 @@ def _create_folder(folder: Path, imported: ImportResult, file: Path, source: str
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(source_file, copy)
         if any(name.endswith(".py") and name not in missing_files for name in imported.copies):
-            _copy_data(source_folder.parent if imported.is_in_parent else source_folder, folder, file)
+            _copy_data(code_folder, folder, file)
     except FileExistsError:
         raise InputError(f"{folder} already exists; nothing was changed, choose another: --into jobs/NAME") from None
     except (OSError, ValueError) as error:
@@ -245,6 +242,7 @@ def _script_and_modules(file: Path) -> dict[Path, Path]:
         modules = script_folder.modules(file)
         text, parsed_script = modules[Path(file.name)]
         start = script_folder.start(file.resolve(), parsed_script, text)
+        # The folders from which Python would import modules if the script were started as its user starts it.
         roots = [root for root in (start.folder, start.folder / "src", *start.roots) if root != file.resolve().parent]
         imported = {name.partition(".")[0] for _, content in modules.values() for name in content.modules}
         names_above = [
@@ -272,9 +270,9 @@ def _copy_data(source: Path, target: Path, search_file: Path) -> None:
         target: Folder of the job.
         search_file: File of the search, which the job does not need.
     """
-    jobs = target.absolute().parent  # with the folders of other jobs
     if script_folder.has_other_files(source):
         return
+    jobs = target.absolute().parent  # with the folders of other jobs
     try:
         files = packing.files(source)
     except InputError as error:  # for example a link that leads out of the folder
@@ -285,15 +283,14 @@ def _copy_data(source: Path, target: Path, search_file: Path) -> None:
         output.note(f"not copied, because they may have secrets: {', '.join(secret_names[: errors.MOST_ISSUES])}")
     for name, file in files.items():
         copy = target / name
-        if name in secret_names or file == search_file.absolute() or file.is_relative_to(target.absolute()):
-            continue
-        is_of_other_job = file.is_relative_to(jobs) and jobs != source
-        if not is_of_other_job and not os.path.lexists(copy):
+        is_of_job = file.is_relative_to(target.absolute()) or (file.is_relative_to(jobs) and jobs != source)
+        is_needed = name not in secret_names and file != search_file.absolute()
+        if is_needed and not is_of_job and not os.path.lexists(copy):
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy)
 
 
-def _copy_folder(source: Path, target: Path) -> None:
+def _copy_configurations(source: Path, target: Path) -> None:
     """Copy the YAML files of a folder and its subfolders."""
     for file in sorted([*source.rglob("*.yaml"), *source.rglob("*.yml")])[:_MAX_CONFIGS]:
         copied_file = target / file.relative_to(source)

@@ -87,35 +87,36 @@ def init_command(
     platform init --from train.py --space lr=1e-4..1e-1:log --space layers=2..6 --objective accuracy:max
     platform init --from "Rscript train.R --lr 0.1 --depth 3"
     """  # noqa: D301  \b is click's mark
-    if source is not None:
-        if kind != "hpo":
-            raise click.UsageError("--from makes a study; drop --kind")
-        space = dict(short_forms.parameter(text, "--space") for text in spaces)
-        if space_issues := verdict.space_issues(space, "--space"):
-            raise SpecError(space_issues)
-        objective_fields = None if objective is None else short_forms.objective(objective, "--objective")
-        if objective_fields is not None:
-            objective_fields["metric"] = mlflow_names.program_metric(objective_fields["metric"])
-        words = [word for text in spaces for word in ("--space", text)]
-        words += [] if objective is None else ["--objective", objective]
-        if name is not None:
-            command = shlex.join(["platform", "init", "--from", source, *words])
-            raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}: `{command}`")
-        request = Request(
-            not no_smoke, space, smoke_seconds=smoke_seconds, objective=objective_fields, typed=shlex.join(words)
-        )
-        return _create_from(source, request)
-    if spaces:
-        raise click.UsageError("--space needs --from: write the space of a new job into its job.yaml")
+    if source is None:
+        for option, is_set, reason in (
+            ("--space", bool(spaces), "write the space of a new job into its job.yaml"),
+            ("--objective", objective is not None, "write the objective of a new job into its job.yaml"),
+            ("--no-smoke", no_smoke, "a job created without it is not run"),
+            ("--smoke-seconds", smoke_seconds is not None, "a job created without it is not run"),
+        ):
+            if is_set:
+                raise click.UsageError(f"{option} needs --from: {reason}")
+        if name is None:
+            raise click.UsageError("name the job, or the script to create it from: --from train.py")
+        return _create_new(name, kind)
+    if kind != "hpo":
+        raise click.UsageError("--from makes a study; drop --kind")
+    space = dict(short_forms.parameter(text, "--space") for text in spaces)
+    if space_issues := verdict.space_issues(space, "--space"):
+        raise SpecError(space_issues)
+    typed_options = [word for text in spaces for word in ("--space", text)]
+    objective_fields = None
     if objective is not None:
-        raise click.UsageError("--objective needs --from: write the objective of a new job into its job.yaml")
-    if no_smoke:
-        raise click.UsageError("--no-smoke needs --from: a job created without it is not run")
-    if smoke_seconds is not None:
-        raise click.UsageError("--smoke-seconds needs --from: a job created without it is not run")
-    if name is None:
-        raise click.UsageError("name the job, or the script to create it from: --from train.py")
-    return _create_new(name, kind)
+        objective_fields = short_forms.objective(objective, "--objective")
+        objective_fields["metric"] = mlflow_names.program_metric(objective_fields["metric"])
+        typed_options += ["--objective", objective]
+    if name is not None:
+        command = shlex.join(["platform", "init", "--from", source, *typed_options])
+        raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}: `{command}`")
+    request = Request(
+        not no_smoke, space, smoke_seconds=smoke_seconds, objective=objective_fields, typed=shlex.join(typed_options)
+    )
+    return _create_from(source, request)
 
 
 def _create_from(source: str, request: Request) -> int:
@@ -132,23 +133,16 @@ def _create_from(source: str, request: Request) -> int:
     if script_folder.exists(file / dvc.FILE):  # the folder of a pipeline
         file = file / dvc.FILE
     is_command = len(source.split()) > 1 or source == "make"
-    if is_command and not script_folder.exists(file):
+    if is_command and not script_folder.exists(file):  # a file may have a space in its name
         try:
             return from_command.make_of_command(source, request)
         except OtherFolderError as error:
-            if request.space:  # whose names the command for the other folder must have, too
-                check = dataclasses.replace(request, with_smoke=False, only_checks=True)
-                try:
-                    with contextlib.chdir(error.folder), contextlib.redirect_stderr(io.StringIO()):
-                        from_command.make_of_command(error.command, check)
-                except ParameterNotFound:
-                    raise
-                except InputError as other_error:  # as for a job.yaml that is there already
-                    raise InputError(f"{error}; there, {other_error}") from error
+            if request.space:
+                _check_in_other_folder(error, request)
             raise
-    tool = importing.source_of(file)
     if launcher.is_makefile(file) and file.is_file():
         return from_command.make_of_makefile(file, request)
+    tool = importing.source_of(file)
     if not tool:
         return from_file.make(file, request)
     if request.typed_options:
@@ -156,6 +150,23 @@ def _create_from(source: str, request: Request) -> int:
             f"{file} is a search, whose space and objective become the job's; drop {request.typed_options}"
         )
     return importing.create_job(tool, file, Path(load.FOLDER, importing.job_name(file)))
+
+
+def _check_in_other_folder(error: OtherFolderError, request: Request) -> None:
+    """Check that the command that an error suggests for another folder would create a job there, without creating it.
+
+    Raises:
+        ParameterNotFound: The command has no parameter with a name of --space.
+        InputError: The job cannot be created for another reason, for example because the folder has a job.yaml.
+    """
+    check = dataclasses.replace(request, with_smoke=False, only_checks=True)
+    try:
+        with contextlib.chdir(error.folder), contextlib.redirect_stderr(io.StringIO()):
+            from_command.make_of_command(error.command, check)
+    except ParameterNotFound:
+        raise
+    except InputError as other_error:
+        raise InputError(f"{error}; there, {other_error}") from error
 
 
 def _create_new(name: str, kind: str) -> int:

@@ -165,9 +165,11 @@ def _summary_or_error(handle: RunHandle) -> dict[str, Any]:
 
 
 def _fields(record: RunStatus | TrialRow, names: Sequence[str]) -> dict[str, Any]:
-    """Return some fields of a record as plain JSON values, of which long ones are shortened."""
-    best = {"best": _fields(record.best, _ROW_FIELDS)} if isinstance(record, RunStatus) and record.best is not None else {}
-    return {**{name: _shortened(records.to_dict(getattr(record, name))) for name in names}, **best}
+    """Return some fields of a record as plain JSON values, shortened if they are long; of a run, also its best trial."""
+    fields = {name: _shortened(records.to_dict(getattr(record, name))) for name in names}
+    if isinstance(record, RunStatus) and record.best is not None:
+        fields["best"] = _fields(record.best, _ROW_FIELDS)
+    return fields
 
 
 def _shortened(value: Any) -> Any:

@@ -6,7 +6,7 @@ import dataclasses
 import socket
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -90,46 +90,47 @@ def refit_command(
     job = handle.job
     _check_study(handle.name, job, trains=trains)
     is_refit = job.description.startswith(cloning.REFIT)
-    best_trials = _trials_of_best_mean(handle, job) if trains and is_refit else cloning.best_trials(job, handle.rows(), top)
+    best_trials = cloning.best_trials(job, handle.rows(), top)
+    if trains and is_refit:  # whose best single trial may only be the luckiest one
+        best_trials = _trials_of_best_mean(handle, job)
     if not best_trials:
         raise InputError(f"{handle.name} has no result yet; `platform results {handle.name}` shows its trials")
     if trains:
-        fields = cloning.training_fields(handle.name, job, best_trials[0])
+        new_fields = cloning.training_fields(handle.name, job, best_trials[0])
         note = f"trains with the parameters of trial {best_trials[0].trial} of {handle.name}"
     else:
-        fields = cloning.refit_fields(handle.name, job, best_trials, seeds, keeps_files=model is not None)
+        new_fields = cloning.refit_fields(handle.name, job, best_trials, seeds, keeps_files=model is not None)
         note = f"trains {len(best_trials)} configurations with {seeds} seeds each"
     platform = Platform(target_choice.target_of(target_name))
     if gpus is not None:
         sets = (*sets, f"resources.gpus={gpus}")
-    with cloning.job_folder(platform.target, handle.name, fields) as folder:
-        command = ["platform", *sys.argv[1:]]
-        prepared = platform.prepare(folder, name=name, sets=sets, command=command)
+    with cloning.job_folder(platform.target, handle.name, new_fields) as folder:
+        prepared = platform.prepare(folder, name=name, sets=sets, command=["platform", *sys.argv[1:]])
     for warning in prepared.warnings:
         output.note(f"note: {warning}")
     with foreground.signals() as stop_signals:
-        refit_run, _ = platform.start(prepared.plan)
-        target_choice.remember(platform.target.name, refit_run.name)
-        output.note(f"{refit_run.name} {note}")
+        new_run, _ = platform.start(prepared.plan)
+        target_choice.remember(platform.target.name, new_run.name)
+        output.note(f"{new_run.name} {note}")
         if detach and not trains:
             register = "" if model is None else f" --register {model}"
-            output.note(f"`platform refit {refit_run.name} --show{register}` compares them")
+            output.note(f"`platform refit {new_run.name} --show{register}` compares them")
         if detach:
-            return foreground.detach(refit_run, output_format)
+            return foreground.detach(new_run, output_format)
         if trains:
-            return foreground.attend(refit_run, output_format, stop_signals)
-        code = foreground.attend(refit_run, "table", stop_signals)
-    if refit_run.status().state is RunState.SUCCEEDED:
-        _print_comparison(refit_run, output_format, model)
-    return code
+            return foreground.attend(new_run, output_format, stop_signals)
+        exit_code = foreground.attend(new_run, "table", stop_signals)
+    if new_run.status().state is RunState.SUCCEEDED:
+        _print_comparison(new_run, output_format, model)
+    return exit_code
 
 
 def _check_options_of_training(context: click.Context) -> None:
     """Raise UsageError if the user has set an option that does not fit --train."""
-    for option in ("top", "seeds", "model", "show"):
-        if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
-            flag = "register" if option == "model" else option
-            raise click.UsageError(f"--train starts one training, which compares nothing; drop --{flag}")
+    flags = {"top": "--top", "seeds": "--seeds", "model": "--register", "show": "--show"}
+    for argument, flag in flags.items():
+        if context.get_parameter_source(argument) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--train starts one training, which compares nothing; drop {flag}")
 
 
 def _check_study(run: str, job: Job, *, trains: bool) -> None:
@@ -203,7 +204,7 @@ def _register_on_cluster(handle: RunHandle, registration: Registration) -> str:
 
 
 def _comparison(handle: RunHandle, job: Job) -> tuple[dict[int, list[TrialRow]], refit.Comparison]:
-    """Return a refit's complete trials, by the number of the original trial that they repeat, and their comparison.
+    """Return a refit's complete trials, by the number of the search's trial that they repeat, and their comparison.
 
     Raises:
         InputError: The run is not a refit.
@@ -243,20 +244,15 @@ def _comparison_text(metric: str, comparison: refit.Comparison) -> str:
     """Return a table of the configurations, and statements about their differences."""
     if not comparison.candidates:
         return "no trial has a result yet"
-    lines = [
-        [
-            candidate.trial,
-            output.cell(candidate.mean),
-            f"± {candidate.margin:.3g}",
-            len(candidate.values),
-            "best" if candidate.is_best else "worse",
-        ]
-        for candidate in comparison.candidates
-    ]
+    lines: list[list[Any]] = []
+    for candidate in comparison.candidates:
+        mean, margin = output.cell(candidate.mean), f"± {candidate.margin:.3g}"
+        verdict = "best" if candidate.is_best else "worse"
+        lines.append([candidate.trial, mean, margin, len(candidate.values), verdict])
     text = output.as_table(["trial", metric, "95 %", "seeds", ""], lines)
-    best = [str(candidate.trial) for candidate in comparison.candidates if candidate.is_best]
+    best = [str(candidate.trial) for candidate in comparison.candidates if candidate.is_best]  # several of a tie
     if comparison.winner is not None and len(comparison.candidates) > 1:
-        text += f"\ntrial {best[0]} is better than the others"
+        text += f"\ntrial {comparison.winner.trial} is better than the others"
     elif len(best) > 1:
         text += f"\na tie: these seeds do not tell trials {', '.join(best)} apart"
     if comparison.difference is not None:
