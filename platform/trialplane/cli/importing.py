@@ -98,15 +98,7 @@ def source_of(file: Path) -> str:
 
 
 def create_job(source: str, file: Path, folder: Path) -> int:
-    """Create a job's folder from another tool's file, as `platform import` does, and print it.
-
-    Args:
-        source: Name of the tool, a key of `SOURCES`.
-        file: File of the tool.
-        folder: New folder of the job.
-
-    Returns:
-        The exit code.
+    """Create a job's folder from a file of a tool in `SOURCES`, and print it. Return the exit code.
 
     Raises:
         InputError: The file cannot be read, or the folder cannot be created.
@@ -263,12 +255,7 @@ def _copy_data(source: Path, target: Path, search_file: Path) -> None:
     """Copy the other files of a folder into a job's folder, for scripts that read them by relative paths.
 
     Nothing is copied from a folder with unrelated files, or with so many that a job could not have them. Files that may
-    have secrets by their names are left out.
-
-    Args:
-        source: The folder.
-        target: Folder of the job.
-        search_file: File of the search, which the job does not need.
+    have secrets by their names are left out, and so is the file of the search.
     """
     if script_folder.has_other_files(source):
         return

@@ -121,12 +121,7 @@ def compare_command(
 
 
 def _compare(runs_or_trials: Sequence[str], target_name: TargetName, goal: float | None) -> dict[str, Any]:
-    """Return the comparison of runs as RUN, or of trials as RUN:TRIAL.
-
-    Args:
-        runs_or_trials: The words that the user typed, without repetitions.
-        target_name: Target of the runs.
-        goal: Value to reach; None for the default.
+    """Return the comparison of runs, which the user typed as RUN, or of trials, as RUN:TRIAL.
 
     Raises:
         InputError: There is only one run or trial, there are both runs and trials, or they cannot be compared.
@@ -211,12 +206,9 @@ def _write(file: Path, text: str, opens: bool) -> None:
 def _comparison_table(
     comparison: dict[str, Any], settings: Sequence[str], *, readable: bool
 ) -> tuple[list[str], list[list[Any]]]:
-    """Return the header and a line for each run or trial.
+    """Return the header and a line for each run or trial, with some of its settings.
 
-    Args:
-        comparison: Comparison of runs or trials.
-        settings: Names of the settings to show.
-        readable: Whether times are in words instead of seconds, and messages are left out.
+    If `readable` is set, times are in words instead of seconds, and messages are left out.
     """
     time_headers = {"seconds": "time", "reached": "to reach"}  # by the name of the field
     field_names = comparison["fields"]
@@ -235,10 +227,7 @@ def _comparison_table(
 def _comparison_text(comparison: dict[str, Any], settings: Sequence[str], *, everything: bool) -> str:
     """Return the table of runs or trials, and statements about their differences.
 
-    Args:
-        comparison: Comparison of runs or trials.
-        settings: Names of the settings to show.
-        everything: Whether to show all of them; otherwise only the first, without those of best trials.
+    Unless `everything` is set, the table has only the first settings, without those of best trials.
     """
     hidden_count = 0
     if not everything:

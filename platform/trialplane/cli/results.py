@@ -137,12 +137,7 @@ def _json_rows(rows_by_run: Sequence[tuple[str, Sequence[TrialRow | ReportRow]]]
 
 
 def _join_tables(tables: Sequence[tuple[str, Table]], has_several_runs: bool) -> Table:
-    """Return the tables of runs as one table. If there are several runs, its first column has their names.
-
-    Args:
-        tables: Name and table of each run.
-        has_several_runs: Whether there are several runs.
-    """
+    """Return the tables of runs as one table. If there are several runs, its first column has their names."""
     if not has_several_runs:
         return tables[0][1]
     header = list(dict.fromkeys(name for _, (column_names, _) in tables for name in column_names))

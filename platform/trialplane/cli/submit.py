@@ -187,12 +187,7 @@ def _note_remedy(
 ) -> None:
     """Print the command that makes a job of a script, if its run has failed for a reason that such a job can avoid.
 
-    Args:
-        script: Path of the script.
-        reason: Reason of the failure, from the run's status.
-        param_texts: Values of --param.
-        spaces: Values of --space.
-        objectives: Values of --objective.
+    The command has the values of --param, --space and --objective.
     """
     if ARGUMENTS_REFUSED in reason:  # the script has no arguments for the parameters
         words = ["python", os.path.normpath(script)]
@@ -413,7 +408,7 @@ def _submit(
         name: Name of the run; None for the default.
         detach: Whether to return at once.
         dry_run: Whether only the plan is printed.
-        offline: Whether no cluster is contacted.
+        offline: Whether no cluster is contacted; only with `dry_run`.
         output_format: Format of the output.
         on_start: Function to call with the run after its start.
         trial_params: Parameters of the trial that is run again, to fix. Those of --params and --param override them.
@@ -463,15 +458,7 @@ def _submit(
 
 
 def _print_dry_run(platform: Platform, plan: Plan, target_name: TargetName, *, offline: bool, output_format: str) -> None:
-    """Print what a plan would start, as JSON or YAML. A cluster's YAML is the input of `kubectl apply -f -`.
-
-    Args:
-        platform: Platform with the target of the run.
-        plan: Plan of the run.
-        target_name: Target of the run.
-        offline: Whether no cluster is contacted.
-        output_format: Format that the user has chosen.
-    """
+    """Print what a plan would start, as JSON or YAML. A cluster's YAML is the input of `kubectl apply -f -`."""
     if offline:
         description = {"items": runs.manifests(plan, target_name.namespace or "", submitted=time.time())}
     else:

@@ -286,16 +286,10 @@ def mlflow_page(source: Source, run_and_job: tuple[str, Job] | None, workspace: 
     try:
         with source("GET", f"/api/2.0/mlflow/experiments/get-by-name?{query}", b"") as response:
             experiment_id = urllib.parse.quote(json.loads(response.read())["experiment"]["experiment_id"])
-    except (
-        errors.TrialplaneError,
-        urllib3.exceptions.HTTPError,
-        OSError,
-        http.client.HTTPException,
-        ValueError,
-        KeyError,
-        TypeError,
-    ):  # the experiment does not exist yet, or MLflow does not answer
-        return start_page
+    except (errors.TrialplaneError, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError):
+        return start_page  # MLflow does not answer
+    except (ValueError, KeyError, TypeError):
+        return start_page  # the experiment does not exist yet
     objective = job.objectives[0]
     view_fields = {
         **workspace_field,

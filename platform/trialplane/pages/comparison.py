@@ -25,15 +25,10 @@ from trialplane.wire import records, rows, student
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
-METHOD = (
-    "Runs that differ in their seed alone are repetitions, and form a group. Each group is compared with the best one that "
-    "has repetitions, by Welch's interval of the difference of their mean best values; the intervals hold at 95 % together "
-    "(Bonferroni). A group of one run has no spread, so nothing can be said about its difference."
-)
-METHOD_OF_TRIALS = (
-    "Trials with the same parameters are repetitions, and form a group. Each group is compared with the best one that has "
-    "repetitions, by Welch's interval of the difference of their mean values; the intervals hold at 95 % together "
-    "(Bonferroni). A group of one trial has no spread, so nothing can be said about its difference."
+_METHOD = (
+    "{repetitions} are repetitions, and form a group. Each group is compared with the best one that has repetitions, by "
+    "Welch's interval of the difference of their {means}; the intervals hold at 95 % together (Bonferroni). A group of one "
+    "{noun} has no spread, so nothing can be said about its difference."
 )
 _CONFIDENCE = 0.95
 _MAX_POINTS = 500  # limit of the points of a curve
@@ -104,7 +99,7 @@ def run_comparison(run_records: Sequence[RunRecord], goal: float | None = None) 
         "fields": ["run", "state", "ended", "trials", "best", "trial", "seconds", "reached", "steps"],
         "runs": [_run_row(record, entry, goal) for record, entry in zip(run_records, entries, strict=True)],
         **_shared_content(entries, groups, objective, goal),
-        "method": METHOD,
+        "method": _METHOD.format(repetitions="Runs that differ in their seed alone", means="mean best values", noun="run"),
     }
 
 
@@ -138,21 +133,14 @@ def trial_comparison(trials: Sequence[tuple[RunRecord, int]], goal: float | None
             for trial_lineage, entry in zip(lineages, entries, strict=True)
         ],
         **_shared_content(entries, groups, objective, goal),
-        "method": METHOD_OF_TRIALS,
+        "method": _METHOD.format(repetitions="Trials with the same parameters", means="mean values", noun="trial"),
     }
 
 
 def _shared_content(
     entries: Sequence[_Entry], groups: Sequence[Mapping[str, Any]], objective: Objective, goal: float | None
 ) -> dict[str, Any]:
-    """Return the part of a comparison that runs and trials have in common.
-
-    Args:
-        entries: The runs or trials.
-        groups: Their groups, ordered by mean from the best.
-        objective: Objective that is compared.
-        goal: Value to reach. None if there is none.
-    """
+    """Return the part of a comparison that runs and trials have in common. The groups are ordered as by `_groups`."""
     names = dict.fromkeys(name for entry in entries for name in entry.settings)
     differing = _differing_settings(entries)
     max_points = max(_MIN_POINTS, min(_MAX_POINTS, _MAX_TOTAL_POINTS // len(entries)))
@@ -328,13 +316,7 @@ def _best_curve(record: RunRecord) -> Curve:
 
 
 def _run_row(record: RunRecord, entry: _Entry, goal: float | None) -> dict[str, Any]:
-    """Return the row of a run in the table of a comparison.
-
-    Args:
-        record: Record of the run.
-        entry: The run as an entry of the comparison.
-        goal: Value to reach. None if there is none.
-    """
+    """Return the row of a run in the table of a comparison. Without a goal, or if it is not reached, `reached` is None."""
     status, objective = record.status, record.job.objectives[0]
     goal_point = _goal_point(entry.points, goal, objective)
     best = rows.best_trial(record.job, rows.newest_attempts(record.attempts))
@@ -356,13 +338,8 @@ def _trial_row(row: TrialRow, entry: _Entry, goal: float | None, objective: Obje
     """Return the row of a trial in the table of a comparison.
 
     A trial has `reached` the goal at the time and the step (`steps`) of its first report that is as good as the goal. If
-    only its result is, the time is that of its end, and the step is None. Both are None if it did not reach the goal.
-
-    Args:
-        row: Newest attempt of the trial, with the seconds of all segments.
-        entry: The trial as an entry of the comparison.
-        goal: Value to reach. None if there is none.
-        objective: Objective that is compared.
+    only its result is, the time is that of its end, and the step is None. Both are None if it did not reach the goal, or
+    there is none. `row` is the trial's newest attempt, with the seconds of all segments.
     """
     goal_point = _goal_point(entry.points, goal, objective)
     result_is_good = goal is not None and entry.value is not None and not objective.is_better(goal, entry.value)
@@ -385,11 +362,7 @@ def _groups(entries: Sequence[_Entry], naming_settings: Sequence[str], objective
     """Return the groups of repetitions, ordered by mean from the best. Groups without a value are last.
 
     A group has its `name`, the titles and the values of its `members`, and the `mean` and standard `deviation` of these.
-
-    Args:
-        entries: The runs or trials.
-        naming_settings: Names of settings that differ between groups. The first ones are in the name of a group.
-        objective: Objective of the values.
+    The name consists of the first settings in `naming_settings`, which differ between groups.
     """
     members_by_key: dict[str, list[_Entry]] = collections.defaultdict(list)
     for entry in entries:
@@ -417,10 +390,7 @@ def _pairs(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the comparison of each group (`a`) with the best group that has repetitions (`b`).
 
     It has the difference of their means, the interval of this difference, and a verdict. The interval is None if a group has
-    no repetitions.
-
-    Args:
-        groups: Groups, ordered by mean from the best.
+    no repetitions. The groups are ordered by mean from the best.
     """
     ranked = [group for group in groups if group["mean"] is not None]
     if not ranked:

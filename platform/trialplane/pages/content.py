@@ -76,13 +76,7 @@ class PageContext:
 
 
 def content(record: RunRecord, context: PageContext, known_importances: Importances | None = None) -> Content:
-    """Return the facts of a run as JSON values, and its columns.
-
-    Args:
-        record: Record of the run.
-        context: Context of the page.
-        known_importances: Importances of the parameters. None to compute them.
-    """
+    """Return the facts of a run as JSON values, and its columns. Without `known_importances`, this computes them."""
     job, status = record.job, record.status
     lineages = lineage.lineages(job, record.attempts)
     trials = [trial_lineage.row for trial_lineage in lineages]
@@ -120,13 +114,7 @@ def content(record: RunRecord, context: PageContext, known_importances: Importan
 
 
 def _header(record: RunRecord, start_time: float, now: float) -> dict[str, Any]:
-    """Return the facts of the page that are copied from the job and the status, by their names in the page.
-
-    Args:
-        record: Record of the run.
-        start_time: Origin of the times on the page, in seconds since the epoch.
-        now: Current time, in seconds since the epoch.
-    """
+    """Return the facts of the page that are copied from the job and the status, by their names in the page."""
     job, status = record.job, record.status
     role = job.roles()[0]
     return {
@@ -162,11 +150,8 @@ def _last_steps(reports: Sequence[ReportRow]) -> dict[int, int]:
 def _trained_steps(last_steps: dict[int, int], reports: Sequence[ReportRow]) -> dict[int, int]:
     """Return the number of steps that each attempt has trained, by its number.
 
-    A job counts steps from 0 or from 1. If it has reported step 0, step 4 is the fifth one.
-
-    Args:
-        last_steps: Last reported step of each attempt, by its number.
-        reports: All reports of the run.
+    A job counts steps from 0 or from 1. If it has reported step 0, step 4 is the fifth one. For `last_steps`, see
+    `_last_steps`.
     """
     counts_from_zero = any(report.step == 0 for report in reports)
     return {number: step + 1 if counts_from_zero else step for number, step in last_steps.items()}
@@ -199,14 +184,10 @@ def _setting_texts(record: RunRecord) -> Iterator[tuple[str, str]]:
     resources = job.resources
     gpus = f", {errors.counted(resources.gpus, 'GPU')}" if resources.gpus else ""
     yield "resources", f"{resources.cores}, {resources.memory}{gpus}"
-    yield "budget.time", "" if budget.time is None else f"{budget.time:g} s"
-    yield "budget.steps", "" if budget.steps is None else str(budget.steps)
-    yield "budget.gpu_hours", "" if budget.gpu_hours is None else f"{budget.gpu_hours:g}"
-    yield "budget.cost", "" if budget.cost is None else f"{budget.cost:g}"
-    yield "budget.timeout", "" if budget.timeout is None else f"{budget.timeout:g} s"
-    yield "budget.max_failed", "" if budget.max_failed is None else str(budget.max_failed)
-    yield "budget.failed_alike", "" if budget.failed_alike is None else str(budget.failed_alike)
-    yield "budget.target", "" if budget.target is None else f"{budget.target:g}"
+    for name in ("time", "steps", "gpu_hours", "cost", "timeout", "max_failed", "failed_alike", "target"):
+        value = getattr(budget, name)
+        text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        yield f"budget.{name}", f"{text} s" if text and name in ("time", "timeout") else text
     yield "seed", str(job.seed)
 
 
@@ -222,10 +203,7 @@ def _best_trial(row: TrialRow) -> dict[str, Any]:
 def _commands(record: RunRecord, context: PageContext, best_trials: Sequence[TrialRow]) -> Iterator[tuple[str, str]]:
     """Yield the label and the command of each possible next step after a run.
 
-    Args:
-        record: Record of the run.
-        context: Context of the page.
-        best_trials: The best trial, or with several objectives, the Pareto-optimal trials.
+    With several objectives, `best_trials` are the Pareto-optimal trials.
     """
     job, status = record.job, record.status
     flags = f" {context.flags}" if context.flags else ""
@@ -389,13 +367,7 @@ def _trial_columns(
 
 
 def _attempt_columns(record: RunRecord, start_time: float, now: float) -> Iterator[Column]:
-    """Yield the columns of the table of attempts, for the timeline. Attempts without a start are left out.
-
-    Args:
-        record: Record of the run.
-        start_time: Origin of the times on the page.
-        now: Current time, at which running attempts end on the timeline.
-    """
+    """Yield the columns of the table of attempts, for the timeline. Attempts without a start are left out."""
     spans: list[_Span] = []
     for attempt in record.attempts:
         if attempt.started is None:
@@ -429,11 +401,8 @@ def _pause_columns(lineages: Sequence[Lineage]) -> Iterator[Column]:
 def _segment_columns(record: RunRecord, ranked: Sequence[TrialRow]) -> Iterator[Column]:
     """Yield the columns of the table of a population's segments, ordered by trial and step. Other runs have no segments.
 
-    A step is the number of steps done. The lineage of the best trial consists of the segments that led to its state.
-
-    Args:
-        record: Record of the run.
-        ranked: Newest attempt of each trial, from best to worst.
+    A step is the number of steps done. The lineage of the best trial, the first of `ranked`, consists of the segments that
+    led to its state.
     """
     is_population = record.job.search.population is not None
     segments = sorted(lineage.segments(record.attempts), key=lambda row: (row.trial, row.done)) if is_population else []
@@ -461,11 +430,8 @@ class _Span(NamedTuple):
 def _times_before_starts(spans: Sequence[_Span], lanes: Sequence[int]) -> tuple[list[float | None], list[float | None]]:
     """Return for each attempt the time since which its slot was free, and the time at which the slot got it.
 
-    The slot waits between the two, and then starts the attempt. Both are None if they are unknown.
-
-    Args:
-        spans: Attempts, ordered by start.
-        lanes: Lane of each attempt.
+    The slot waits between the two, and then starts the attempt. Both are None if they are unknown. The `spans` are ordered
+    by start.
     """
     free_times: list[float | None] = []
     request_times: list[float | None] = []
@@ -485,10 +451,7 @@ def _times_before_starts(spans: Sequence[_Span], lanes: Sequence[int]) -> tuple[
 def _lanes(spans: Sequence[_Span]) -> Iterator[int]:
     """Yield the lane of each attempt on the timeline: its slot, or if it has none, a free lane below those of all slots.
 
-    An attempt whose result was known from an earlier run has no slot.
-
-    Args:
-        spans: Attempts, ordered by start.
+    An attempt whose result was known from an earlier run has no slot. The `spans` are ordered by start.
     """
     first_extra_lane = max((span.attempt.slot + 1 for span in spans if span.attempt.slot is not None), default=0)
     # Two heaps of extra lanes, which are numbered from 0: free ones, and occupied ones by the end of their attempt.

@@ -59,12 +59,7 @@ class RungCount:
 
 
 def lineages(job: Job, attempts: Sequence[TrialRow]) -> list[Lineage]:
-    """Return the lineage of each trial, ordered by trial.
-
-    Args:
-        job: Job of the run.
-        attempts: All attempts of the run, in any order.
-    """
+    """Return the lineage of each trial, ordered by trial, from all attempts of a run in any order."""
     by_trial: dict[int, list[TrialRow]] = collections.defaultdict(list)
     for attempt in sorted(attempts, key=lambda attempt: attempt.number):
         by_trial[attempt.trial].append(attempt)
@@ -91,10 +86,6 @@ def ancestors(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
     """Return the ancestors of a segment, from the first one, and the segment itself at the end.
 
     An ancestor saved the checkpoint from which the next one continued. It may be a segment of another trial.
-
-    Args:
-        attempts: All attempts of the run.
-        row: The segment.
     """
     by_number = {attempt.number: attempt for attempt in attempts}
     line = [row]
@@ -107,10 +98,6 @@ def schedule(attempts: Sequence[TrialRow], row: TrialRow) -> list[TrialRow]:
     """Return the segments at which the parameters changed on the way to this one, in order.
 
     These are the first ancestor, and each later segment with other parameters than the one before it, or after a restart.
-
-    Args:
-        attempts: All attempts of the run.
-        row: The segment.
     """
     line = ancestors(attempts, row)
     pairs = itertools.pairwise(line)
@@ -160,12 +147,7 @@ def _copy_steps(attempts: Sequence[TrialRow]) -> dict[int, tuple[int, ...]]:
 
 
 def _lineage(job: Job, attempts: Sequence[TrialRow]) -> Lineage:
-    """Return the lineage of one trial.
-
-    Args:
-        job: Job of the run.
-        attempts: Attempts of the trial, ordered by number.
-    """
+    """Return the lineage of one trial from its attempts, ordered by number."""
     ladder, newest = job.search.ladder, attempts[-1]
     if ladder is None:  # trials are not paused, so that all earlier attempts were replaced by a retry
         return Lineage(newest)

@@ -62,7 +62,7 @@ class CollectionPresenter(Presenter):
     def live(self, status: RunStatus) -> Live:
         """Return a bar of iterations, with the progress of the current one below it."""
         share = (status.ended_trials + _iteration_share(status)) / status.trials if status.trials else 0.0
-        time_left = "" if status.eta is None else f"{output.duration(status.eta)} left"
+        time_left = presenter.time_left_text(status.eta)
         lines = (
             presenter.spans("", _iteration_text(status), _rates_text(status), _sizes_text(status)),
             presenter.spans("dim", time_left, presenter.slots_text(status), status.mlflow),

@@ -104,11 +104,7 @@ class Presenter(Protocol):
         return f"{self.noun} {row.trial}: {errors.shortened(attempt_message(row), MAX_MESSAGE)}; {next_step}"
 
     def in_order(self, rows: list[TrialRow]) -> list[TrialRow]:
-        """Return the trials of a run in the order in which they are shown.
-
-        Args:
-            rows: Trials, best first.
-        """
+        """Return the trials of a run, which come best first, in the order in which they are shown."""
         return rows
 
     def why_no_best(self, run: str) -> str:
@@ -133,6 +129,17 @@ class Presenter(Protocol):
             click.UsageError: The run has no workers.
         """
         raise click.UsageError(f"--worker is for collections, and {handle.name} is not one")
+
+
+def time_left_text(seconds: float | None) -> str:
+    """Return a text such as `3 m 20 s left`; "" for None."""
+    return "" if seconds is None else f"{output.duration(seconds)} left"
+
+
+def values_text(status: RunStatus, row: TrialRow) -> str:
+    """Return the objectives and values of a trial, as in `loss 0.12, accuracy 0.9`."""
+    values = zip(status.objectives, row.values, strict=False)
+    return ", ".join(f"{name} {output.cell(value)}" for name, value in values)
 
 
 def spans(style: str, *texts: str) -> tuple[Span, ...]:
@@ -186,13 +193,7 @@ def best_step_columns(job: Job, rows: Sequence[TrialRow]) -> list[Column]:
 
 
 def results_table(identifiers: Sequence[Column], rows: Sequence[TrialRow], values: Sequence[Column]) -> Table:
-    """Return the table of results.
-
-    Args:
-        identifiers: Columns that identify each row.
-        rows: Attempts.
-        values: Columns of parameters and metrics. State, time and, if there are any, messages are added.
-    """
+    """Return the table of results: the identifiers, state, values, time and, if there are any, messages of attempts."""
     columns: list[Column] = [*identifiers, ("state", [row.state.value for row in rows]), *values]
     columns.append(("time", [output.duration(row.seconds) for row in rows]))
     messages = []

@@ -90,7 +90,7 @@ class StudyPresenter(Presenter):
             (f"{status.failed} failed", "red" if status.failed else "dim"),
             (f"{status.retried} retried" if status.retried else "", "yellow"),
         )
-        time_left = "" if status.eta is None else f"{output.duration(status.eta)} left"
+        time_left = presenter.time_left_text(status.eta)
         best = best_text(status)
         lines = (
             count_spans,
@@ -145,15 +145,9 @@ def _same_values_warning(handle: RunHandle, status: RunStatus) -> str:
     reason = f"{names} may not reach {errors.shortened(program, 60)}, or not change {status.objectives[0]}"
     logs = " with ".join(f"`platform logs {handle.name} {row.trial}`" for row in (rows[0], rows[-1]))
     return (
-        f"note: all {len(rows)} complete trials have {_values_text(status, rows[0])}: {reason}; let it print them, and "
-        f"compare {logs}; `platform docs scripts` has the ways to pass parameters"
+        f"note: all {len(rows)} complete trials have {presenter.values_text(status, rows[0])}: {reason}; let it print "
+        f"them, and compare {logs}; `platform docs scripts` has the ways to pass parameters"
     )
-
-
-def _values_text(status: RunStatus, row: TrialRow) -> str:
-    """Return the objectives and their values of a trial, as in `loss 0.12 accuracy 0.9`."""
-    values = zip(status.objectives, row.values, strict=False)
-    return " ".join(f"{name} {output.cell(value)}" for name, value in values)
 
 
 def counts_text(status: RunStatus) -> str:
@@ -174,7 +168,7 @@ def best_text(status: RunStatus) -> str:
     if status.best is None or not status.best.values:
         return ""
     hint = ", one of several: `platform best` shows all" if len(status.objectives) > 1 else ""
-    return f"{_values_text(status, status.best)} (trial {status.best.trial}{hint})"
+    return f"{presenter.values_text(status, status.best)} (trial {status.best.trial}{hint})"
 
 
 def _rungs_text(progress: StudyProgress) -> str:

@@ -77,8 +77,7 @@ class TrainingPresenter(Presenter):
     def live(self, status: RunStatus) -> Live:
         """Return a bar of steps, with measures, the time left and warnings below it."""
         share = 1.0 if status.complete else _done_share(status)
-        seconds_left = self.seconds_left(status)
-        time_left = "" if seconds_left is None else f"{output.duration(seconds_left)} left"
+        time_left = presenter.time_left_text(self.seconds_left(status))
         lines = (
             presenter.spans("", *_measure_texts(status), time_left),
             presenter.spans("dim", _details_text(status), presenter.slots_text(status), status.mlflow),
@@ -205,10 +204,7 @@ def _details_text(status: RunStatus) -> str:
 
 def _result_text(status: RunStatus) -> str:
     """Return a text with the objectives of the result; "" before the end. The newest report may lack them."""
-    if status.best is None or not status.best.values:
-        return ""
-    values = zip(status.objectives, status.best.values, strict=False)
-    return ", ".join(f"{name} {output.cell(value)}" for name, value in values)
+    return "" if status.best is None else presenter.values_text(status, status.best)
 
 
 def _slowest_rank_text(status: RunStatus) -> str:
