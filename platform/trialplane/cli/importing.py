@@ -87,7 +87,8 @@ def is_tune(script: Path) -> bool:
 
 def source_of(file: Path) -> str:
     """Return the tool whose search a YAML or JSON file is, a name of `SOURCES`; "" for any other file."""
-    if file.suffix not in (".yaml", ".yml", ".json") or not (script_folder.exists(file) and file.is_file()):
+    is_search_format = file.suffix in (".yaml", ".yml", ".json")
+    if not is_search_format or not script_folder.exists(file) or not file.is_file():
         return ""
     for source, module in SOURCES.items():
         if source != "ray":  # whose searches are Python files

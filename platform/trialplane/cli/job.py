@@ -113,10 +113,16 @@ def init_command(
     if name is not None:
         command = shlex.join(["platform", "init", "--from", source, *typed_options])
         raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}: `{command}`")
-    request = Request(
-        not no_smoke, space, smoke_seconds=smoke_seconds, objective=objective_fields, typed=shlex.join(typed_options)
+    return _create_from(
+        source,
+        Request(
+            with_smoke=not no_smoke,
+            space=space,
+            smoke_seconds=smoke_seconds,
+            objective=objective_fields,
+            typed=shlex.join(typed_options),
+        ),
     )
-    return _create_from(source, request)
 
 
 def _create_from(source: str, request: Request) -> int:
@@ -132,8 +138,8 @@ def _create_from(source: str, request: Request) -> int:
     file = Path(source)
     if script_folder.exists(file / dvc.FILE):  # the folder of a pipeline
         file = file / dvc.FILE
-    is_command = len(source.split()) > 1 or source == "make"
-    if is_command and not script_folder.exists(file):  # a file may have a space in its name
+    is_command = len(source.split()) > 1 or source == "make"  # a command of one word would be a file
+    if is_command and not script_folder.exists(file):  # the name of a file may have spaces, too
         try:
             return from_command.make_of_command(source, request)
         except OtherFolderError as error:

@@ -26,7 +26,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     """Return names of local runs, newest first, and of runs that this machine submitted. No cluster is contacted."""
     change_times: dict[str, float] = {}
     with contextlib.suppress(OSError, RuntimeError):  # the verb reports the problem of the home folder
-        for path in paths.runs(paths.home()).glob("[!.]*"):
+        for path in paths.runs(paths.home()).glob("[!.]*"):  # hidden folders are no runs
             with contextlib.suppress(FileNotFoundError):  # the run was deleted in the meantime
                 change_times[path.name] = path.lstat().st_mtime
     local_runs = sorted(change_times, key=lambda name: change_times[name], reverse=True)

@@ -152,6 +152,7 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
     first_changes, position = exporting.changes_line(target, run, job, after=exporting.Position())
 
     with PrivateServer(listener.getsockname()) as server:
+        # The first line that the process of optuna-dashboard reads: the study to create, and the socket to serve.
         order = exporting.study_order_line(run, job, listener=server.listener.fileno())
 
         def feed(stdin: IO[bytes]) -> None:

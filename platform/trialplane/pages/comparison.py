@@ -220,7 +220,8 @@ def _objective_curve(record: RunRecord, trial_lineage: Lineage) -> Curve:
     """
     newest, metric = trial_lineage.row, record.job.objectives[0].metric
     trial_reports = [report for report in record.trial_reports if report.trial == newest.trial]
-    reports = lineage.join_segments(record.job, [trial_lineage], trial_reports)  # those of retried attempts stay apart
+    # If trials are paused, all reports get the number of the newest attempt. Else those of retried attempts do not count.
+    reports = lineage.join_segments(record.job, [trial_lineage], trial_reports)
     by_step = {report.step: report for report in reports if report.number == newest.number and metric in report.metrics}
     ordered = [by_step[step] for step in sorted(by_step) if math.isfinite(by_step[step].metrics[metric])]
     times = [attempt.started for attempt in record.attempts if attempt.trial == newest.trial and attempt.started]

@@ -185,9 +185,10 @@ def _setting_texts(record: RunRecord) -> Iterator[tuple[str, str]]:
     gpus = f", {errors.counted(resources.gpus, 'GPU')}" if resources.gpus else ""
     yield "resources", f"{resources.cores}, {resources.memory}{gpus}"
     for name in ("time", "steps", "gpu_hours", "cost", "timeout", "max_failed", "failed_alike", "target"):
-        value = getattr(budget, name)
-        text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-        yield f"budget.{name}", f"{text} s" if text and name in ("time", "timeout") else text
+        limit = getattr(budget, name)
+        unit = " s" if name in ("time", "timeout") else ""
+        limit_text = f"{limit:g}" if isinstance(limit, float) else str(limit)
+        yield f"budget.{name}", "" if limit is None else f"{limit_text}{unit}"
     yield "seed", str(job.seed)
 
 
@@ -438,12 +439,12 @@ def _times_before_starts(spans: Sequence[_Span], lanes: Sequence[int]) -> tuple[
     last_end_by_lane: dict[int, float] = {}
     for span, lane in zip(spans, lanes, strict=True):
         # The clocks of two nodes may differ. The limits keep the order: the end before, the request, the start.
-        lane_end = last_end_by_lane.get(lane, -math.inf)  # no end before the first attempt
+        lane_end = last_end_by_lane.get(lane, -math.inf)
         free_since = min(span.start, lane_end)
+        is_first_of_lane, has_slot = lane_end == -math.inf, span.attempt.slot is not None
+        free_times.append(free_since if has_slot and not is_first_of_lane else None)
         requested = span.attempt.requested
         request_times.append(None if requested is None else min(span.start, max(requested, free_since)))
-        is_unknown = span.attempt.slot is None or free_since == -math.inf
-        free_times.append(None if is_unknown else free_since)
         last_end_by_lane[lane] = max(span.end, lane_end)
     return free_times, request_times
 

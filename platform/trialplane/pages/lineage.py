@@ -142,7 +142,7 @@ def _copy_steps(attempts: Sequence[TrialRow]) -> dict[int, tuple[int, ...]]:
     for row in segments(attempts):
         donor = donor_by_number.get(row.number, row.trial)  # the trial itself at a first segment
         if donor != row.trial:
-            steps[row.trial].add(row.done)
+            steps[row.trial].add(row.done)  # the steps that the taken state had been trained
     return {trial: tuple(sorted(trial_steps)) for trial, trial_steps in steps.items()}
 
 
