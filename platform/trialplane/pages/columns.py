@@ -107,17 +107,17 @@ def pack(columns: Iterable[Column], old_columns: Iterable[Column] = ()) -> tuple
     for column in columns:
         block += bytes(-len(block) % _ALIGNMENT)  # zeros up to the next multiple of eight
         old = old_by_name.get((column.table, column.category, column.name))
-        kept = 0 if old is None else _common_length(old.numbers, column.numbers)
+        kept_count = 0 if old is None else _common_length(old.numbers, column.numbers)
         entry: dict[str, Any] = {
             "table": column.table,
             "name": column.name,
             "category": column.category,
             "type": TYPES[column.numbers.typecode],
             "offset": len(block),
-            "length": len(column.numbers) - kept,
+            "length": len(column.numbers) - kept_count,
         }
-        if kept:
-            entry["kept"] = kept
+        if kept_count:
+            entry["kept"] = kept_count
         if column.texts is not None:
             kept_texts = 0
             if old is not None and old.texts and column.texts[: len(old.texts)] == old.texts:
@@ -126,7 +126,7 @@ def pack(columns: Iterable[Column], old_columns: Iterable[Column] = ()) -> tuple
         if column.log:
             entry["log"] = True
         directory.append(entry)
-        block += column.numbers[kept:].tobytes()
+        block += column.numbers[kept_count:].tobytes()
     return directory, base64.b64encode(block).decode()
 
 
