@@ -235,7 +235,7 @@ def _script_and_modules(file: Path) -> dict[Path, Path]:
         modules = script_folder.modules(file)
         text, parsed_script = modules[Path(file.name)]
         start = script_folder.start(file.resolve(), parsed_script, text)
-        # The folders from which Python would import modules if the script were started as its user starts it.
+        # Folders above the script's from which it imports modules where its user starts it.
         roots = [root for root in (start.folder, start.folder / "src", *start.roots) if root != file.resolve().parent]
         imported = {name.partition(".")[0] for _, content in modules.values() for name in content.modules}
         names_above = [

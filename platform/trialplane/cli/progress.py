@@ -130,7 +130,7 @@ def _failure_texts(status: RunStatus, rows: Sequence[TrialRow]) -> list[str]:
 
 
 def _newly_ended(handle: RunHandle, position: int) -> tuple[int, list[TrialRow]]:
-    """Return the attempts of a run that ended after a position in the order of ends, and the new position before them.
+    """Return the new position in the order in which attempts end, and those that ended after the old position.
 
     If the ledger of a cluster cannot be reached, there are none. The status shows the reason.
     """

@@ -128,7 +128,7 @@ def _compare(runs_or_trials: Sequence[str], target_name: TargetName, goal: float
     """
     from trialplane.pages import comparison
 
-    runs_and_trials: list[tuple[str, str]] = []  # the trial is "" for a run
+    runs_and_trials: list[tuple[str, str]] = []  # the trial is "" if a run is compared as a whole
     for text in runs_or_trials:
         run, colon, trial = text.partition(":")
         if colon and not trial.isdecimal():
