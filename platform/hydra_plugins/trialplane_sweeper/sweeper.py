@@ -121,6 +121,14 @@ class TrialplaneSweeper(Sweeper):
         folder = Path(config.hydra.sweep.dir).absolute()
         sweep_task = self._sweep_task(config, sweep_space, folder)
         run = _run_name(config.hydra.job.name, folder)
+        # The command line that started the sweep, which the run shows.
+        command = [
+            "python",
+            f"{config.hydra.job.name}.py",
+            "-m",
+            *config.hydra.overrides.hydra,
+            *config.hydra.overrides.task,
+        ]
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(config, folder / "multirun.yaml")
         try:
@@ -128,9 +136,8 @@ class TrialplaneSweeper(Sweeper):
                 job = Path(scratch, _job_name(config.hydra.job.name))
                 self._write_job(job, sweep_task, sweep_space)
                 platform = Platform()
-                prepared = platform.prepare(
-                    str(job), name=run, overrides=self._job_overrides(sweep_space), command=self._command(config)
-                )
+                job_overrides = self._job_overrides(sweep_space)
+                prepared = platform.prepare(str(job), name=run, overrides=job_overrides, command=command)
             for warning in prepared.warnings:
                 log.warning(warning)
             handle, start_outcome = platform.start(prepared.plan)
@@ -213,10 +220,6 @@ class TrialplaneSweeper(Sweeper):
         else:
             trials = self._n_trials or _DEFAULT_TRIALS
         return {**fields, "trials": trials, "parallel": self._n_jobs}
-
-    def _command(self, config: DictConfig) -> list[str]:
-        """Return the command line that started the sweep, which the run shows."""
-        return ["python", f"{config.hydra.job.name}.py", "-m", *config.hydra.overrides.hydra, *config.hydra.overrides.task]
 
     def _await_end(self, handle: "RunHandle", sweep_task: task.Task) -> "RunStatus":
         """Log the end of each job until the run ends, and return the run's status. Ctrl-C pauses the run.

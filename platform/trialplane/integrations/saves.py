@@ -99,16 +99,9 @@ class Saves:
         *,
         only_newest: bool = False,
     ) -> SavedFile | None:
-        """Return the newest checkpoint at a location. None without one.
+        """Return the newest checkpoint at a location, with a copy of its file in `workdir`. None without one.
 
-        Args:
-            location: Folder or URL of the checkpoints.
-            workdir: Folder for a copy of the file.
-            is_usable: Function that returns whether a checkpoint of a step can be used. Others are skipped.
-            only_newest: Whether a damaged checkpoint is an error, instead of one that is skipped.
-
-        Raises:
-            CheckpointDamaged, CheckpointError: See `newest`.
+        Checkpoints whose step is not usable are skipped, and so are damaged ones, which are an error with `only_newest`.
         """
         store = stores.open_store(location)
 

@@ -217,12 +217,8 @@ def _space_of_search(search: Any) -> Any:
         return space
     space = getattr(search, "param_grid", None) or search.param_distributions
     parts = [space] if isinstance(space, Mapping) else space
-    return [{name: _with_choices_as_list(domain) for name, domain in part.items()} for part in parts]
-
-
-def _with_choices_as_list(domain: Any) -> Any:
-    """Return a domain of scikit-learn with a list for a tuple, as `drawing` takes a tuple of two numbers for bounds."""
-    return list(domain) if isinstance(domain, tuple) else domain
+    # A tuple has choices in scikit-learn, but `drawing` would take one of two numbers for bounds.
+    return [{name: list(domain) if isinstance(domain, tuple) else domain for name, domain in part.items()} for part in parts]
 
 
 def _minimize(func: Callable[[list[Any]], Any], dimensions: Sequence[Any], *args: Any, **kwargs: Any) -> NoReturn:

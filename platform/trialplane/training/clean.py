@@ -83,9 +83,7 @@ def run(module: str, message: Any, name: str, on_answer: Callable[[dict[str, Any
 def main(module: str, parent: str) -> int:
     """Receive a message, run the function `work` of a module, and return the exit code of this process.
 
-    Args:
-        module: Name of the module.
-        parent: Pid of the process that started this one.
+    `parent` is the pid of the process that started this one.
     """
     process.die_with_parent(int(parent))
     os.register_at_fork(after_in_child=process.end_with_parent)  # the kernel's setting is not inherited by a fork

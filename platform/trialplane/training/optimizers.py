@@ -32,11 +32,8 @@ Values = Mapping[Position, float]
 def values_of_params(state: Mapping[str, Any], params: Mapping[str, Any]) -> dict[Position, float]:
     """Return the values in a state's parameter groups that have the name of one of the trial's parameters.
 
-    These are the values before any learning-rate schedule, because a schedule changes values at each step.
-
-    Args:
-        state: State with states of optimizers, at any key.
-        params: Parameters of the trial.
+    The state may have states of optimizers at any key. These are the values before any learning-rate schedule, because a
+    schedule changes values at each step.
     """
     shared_values: dict[Position, float] = {}
     for path, groups in _groups(state):

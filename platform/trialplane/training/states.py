@@ -61,10 +61,7 @@ class States:
         self._torch_checkpoints: Any = None  # created for a job with tensors
 
     def agree(self, choose: Callable[[], SaveChoice]) -> SaveChoice:
-        """Return rank 0's decision in every rank.
-
-        Args:
-            choose: Function that makes the decision. It is called in rank 0 only.
+        """Return rank 0's decision in every rank. `choose` is called in rank 0 only.
 
         Raises:
             InputError: There are several ranks, and torch.distributed is not initialized.

@@ -247,7 +247,7 @@ class Checkpoints:
                 f"{world_size} ranks now. Continue with {saved.world_size} ranks, and save once with sharded=False there to "
                 "change the number"
             )
-        file = saved.state_file(rank)
+        file = record.state_file(rank, saved.sharded)
         shapes = tensors.shapes(like)
         difference = record.difference(saved.parts[file].shapes, shapes) if shapes else ""
         if difference:

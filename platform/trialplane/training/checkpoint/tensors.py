@@ -37,9 +37,7 @@ class Copier:
     def copy(self, state: Mapping[str, Any], name: str) -> tuple[dict[str, Any], int]:
         """Return a copy of a state, and the number of bytes of its tensors. Wait for the GPUs that it has tensors on.
 
-        Args:
-            state: Tree to copy.
-            name: Name of the state, for errors.
+        The name of the state is for errors.
 
         Raises:
             TypeError: A leaf has a type that the safe loader does not accept.

@@ -196,7 +196,7 @@ def barrier(world_size: int) -> Callable[[], None]:
         InputError: There are several ranks, and torch.distributed is not initialized.
     """
     if world_size == 1:
-        return _pass
+        return lambda: None
     if not has_process_group():
         raise errors.InputError(
             f"a checkpoint of {world_size} ranks needs a barrier: call torch.distributed.init_process_group first, or give "
@@ -239,10 +239,6 @@ def agree(choose: Callable[[], T], rank: int, world_size: int) -> T:
 def has_process_group() -> bool:
     """Whether torch.distributed has a process group."""
     return bool(distributed.is_available() and distributed.is_initialized())
-
-
-def _pass() -> None:
-    """Do nothing: the barrier of a single rank."""
 
 
 @functools.lru_cache(maxsize=2)

@@ -95,10 +95,7 @@ def remove_each(locations: Iterable[str]) -> None:
 
 
 def remove_all(location: str) -> None:
-    """Remove a folder of checkpoints, with all of its contents. A missing folder is no error.
-
-    Args:
-        location: Local folder or fsspec URL.
+    """Remove a local folder or fsspec URL of checkpoints, with all of its contents. A missing one is no error.
 
     Raises:
         CheckpointError: The folder cannot be removed.
@@ -122,17 +119,10 @@ def remove_all(location: str) -> None:
 
 
 def summary(location: str) -> CheckpointSummary | None:
-    """Return the summary of a folder of checkpoints, without the files of `put_files`.
+    """Return the summary of a local folder or fsspec URL of checkpoints, without the files of `put_files`.
 
-    Drafts in a local folder are left out. Drafts at a URL are not, as they have the names of complete checkpoints.
-
-    Its digest covers the names and sizes of all files, and the checksums in COMPLETE files.
-
-    Args:
-        location: Local folder or fsspec URL.
-
-    Returns:
-        The summary; None if there are no files.
+    Drafts in a local folder are left out. Drafts at a URL are not, as they have the names of complete checkpoints. The
+    digest covers the names and sizes of all files, and the checksums in COMPLETE files. None if there are no files.
 
     Raises:
         CheckpointError: The folder cannot be read.

@@ -68,10 +68,6 @@ class Saved:
         """Size of all files, in bytes."""
         return sum(part.size for part in self.parts.values())
 
-    def state_file(self, rank: int) -> str:
-        """Return the name of the file with the state for a rank."""
-        return state_file(rank, self.sharded)
-
 
 def state_file(rank: int, sharded: bool) -> str:
     """Return the name of the file with the training's state, as a rank loads it."""

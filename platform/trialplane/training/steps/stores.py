@@ -203,12 +203,7 @@ def only_newest(store: Store, read: Callable[[record.Saved], T]) -> T | None:
 
 
 def verify(path: Path, part: record.Part, location: str) -> None:
-    """Compare a file with its size and checksum in COMPLETE.
-
-    Args:
-        path: File to read.
-        part: Description of the file in COMPLETE.
-        location: Path or URL of the file, for errors.
+    """Compare a file with its description in COMPLETE: size and checksum. Errors name it by its path or URL `location`.
 
     Raises:
         CheckpointDamaged: The file is missing, truncated or changed.
