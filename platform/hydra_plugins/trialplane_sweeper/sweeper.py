@@ -121,14 +121,8 @@ class TrialplaneSweeper(Sweeper):
         folder = Path(config.hydra.sweep.dir).absolute()
         sweep_task = self._sweep_task(config, sweep_space, folder)
         run = _run_name(config.hydra.job.name, folder)
-        # The command line that started the sweep, which the run shows.
-        command = [
-            "python",
-            f"{config.hydra.job.name}.py",
-            "-m",
-            *config.hydra.overrides.hydra,
-            *config.hydra.overrides.task,
-        ]
+        command_line = config.hydra.overrides  # of the sweep, which the run shows
+        command = ["python", f"{config.hydra.job.name}.py", "-m", *command_line.hydra, *command_line.task]
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(config, folder / "multirun.yaml")
         try:

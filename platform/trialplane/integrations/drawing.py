@@ -75,7 +75,7 @@ def draw_choice(trial: Any, name: str, options: Sequence[Any]) -> Any:
     if all(option is None or isinstance(option, (str, int, float)) for option in values):
         return trial.suggest_categorical(name, values)
     labels = [_ADDRESS.sub("", str(getattr(option, "__name__", option)))[:_LONGEST_LABEL] for option in values]
-    if len(set(labels)) < len(labels):
+    if len(set(labels)) < len(labels):  # two objects of the same class
         labels = [f"{index}: {label}" for index, label in enumerate(labels)]
     return values[labels.index(trial.suggest_categorical(name, labels))]
 

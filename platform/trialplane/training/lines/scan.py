@@ -70,7 +70,7 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
             end_of_last = max(end_of_last, span.end_of_last)
             file.write(span.starts.astype(offset_type).tobytes())
         if end_of_last < text.size:  # the last line has no newline
-            is_empty = os.pread(descriptor, 2, end_of_last) == b"\r"
+            is_empty = os.pread(descriptor, 2, end_of_last) == b"\r"  # a carriage return alone
             empty += is_empty
             if not (is_empty and skip):
                 indexed += 1
