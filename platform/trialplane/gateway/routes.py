@@ -208,27 +208,22 @@ class Gateway:
         controller_status = self._controllers.status(run) if alive else None
         status = _require(controller_status or ledger_status, run, "status")
         desired = self._runs.column(run, labels.LEDGER_DESIRED) or {}
+        # 0 for an active controller, whose status always belongs to the last start.
+        start_time = 0.0 if controller_status else self._start_time(run)
         with contextlib.suppress(ValueError):  # an invalid status is returned unchanged, and the laptop explains it
-            record = records.from_dict(RunStatus, status)
-            if not records.mistyped_field(record):
-                desired_state = RunState(desired.get("state", RunState.RUNNING))
-                # 0 for an active controller, whose status always belongs to the last start.
-                start_time = 0.0 if controller_status else self._start_time(run)
-                view = LedgerView(record, desired_state, alive=alive, begun=start_time)
-                current = self._corrected(run, view)
-                status |= records.to_dict(current)  # fields that this gateway does not know, of a newer controller, stay
+            desired_state = RunState(desired.get("state", RunState.RUNNING))
+            view = LedgerView(_parse_status(status), desired_state, alive=alive, begun=start_time)
+            status |= records.to_dict(self._corrected(run, view))  # fields that only a newer controller knows stay
         status = {**status, "images": self._runs.images(run)}
         return json_response({"status": status, "alive": alive, "desired": desired})
 
     def _corrected(self, run: str, view: LedgerView) -> RunStatus:
         """Return the current status of a run, with the counts of the ledger's attempts if its controller was killed."""
         status = run_status.current(view)
-        if not view.is_killed:
-            return status
-        try:
-            return run_status.recounted(status, self._runs.counts(run))
-        except ValueError:  # an attempt in the ledger is damaged
-            return status
+        if view.is_killed:
+            with contextlib.suppress(ValueError):  # an attempt in the ledger is damaged
+                return run_status.recounted(status, self._runs.counts(run))
+        return status
 
     def stored_attempts(self, run: str, options: Options) -> Response:
         """Return a page of the attempts that are running or ended after an end, with the values that Optuna stored.
@@ -357,6 +352,14 @@ def _optional_integer(options: Options, name: str) -> int | None:
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise Refusal(400, f"{name} must be a whole number, not {text[:40]!r}")
     return int(text)
+
+
+def _parse_status(fields: Mapping[str, Any]) -> RunStatus:
+    """Return the status with these fields. Raise ValueError if it is invalid."""
+    status = records.from_dict(RunStatus, fields)
+    if field := records.mistyped_field(status):
+        raise ValueError(f"the type of {field} is wrong")
+    return status
 
 
 def _require(value: Any, run: str, column: str) -> Any:

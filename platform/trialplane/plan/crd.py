@@ -229,7 +229,8 @@ class _Converter:
     def _convert_fields(self, schema: Mapping[str, Any]) -> Schema:
         """Return the part of an object's structural schema for its fields.
 
-        These are the fields with their names, or a schema for the values of any names, or else any fields.
+        These are `properties` if their names are known, `additionalProperties` if only the type of their values is, or else
+        any fields.
         """
         if "properties" in schema:
             converted: Schema = {"properties": {key: self.convert(field) for key, field in schema["properties"].items()}}

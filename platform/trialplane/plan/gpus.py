@@ -36,9 +36,10 @@ class GpuRequest:
         None if the role needs no GPU, or if the site does not offer such a share.
         """
         resources, gpu_resource = role.resources, role.cluster.gpu_resource
-        if resources.gpu_share == 1:
+        needs_whole_gpus = resources.gpu_share == 1
+        if needs_whole_gpus:
             return cls(gpu_resource, resources.gpu_count) if resources.gpu_count else None
-        sufficient = [
+        sufficient = [  # a job with another resource than the default wants a share of this resource
             share
             for share in site.gpu_shares
             if share.gpus >= resources.gpu_share and gpu_resource in (_DEFAULT, share.resource)

@@ -347,8 +347,8 @@ class _DeepDecoder(json.JSONDecoder):
         try:
             return super().raw_decode(s, idx)
         except RecursionError:
-            decoder: Any = json.JSONDecoder()
-            implementation: Any = json.decoder  # without declared types: its functions in Python are undocumented
+            decoder: Any = json.JSONDecoder()  # is changed to call the functions written in Python
+            implementation: Any = json.decoder  # without declared types: these functions are undocumented
             decoder.parse_object, decoder.parse_array = implementation.JSONObject, implementation.JSONArray
             decoder.scan_once = implementation.scanner.py_make_scanner(decoder)
             return cast("tuple[Any, int]", decoder.raw_decode(s, idx))

@@ -416,11 +416,10 @@ def _secret(name: str, key: str, value: str) -> dict[str, Any]:
 
 def _submission(observed: Observation) -> dict[str, Any]:
     """Return the fields of the submission for the ledger and the pods: the user's own, then the operator's."""
+    submitted = observed.spec.submission.get("submitted")
+    is_time = isinstance(submitted, (int, float)) and not isinstance(submitted, bool)  # a user can write anything there
     created = metadata.creation_time(observed.run)
-    user_fields = {"submitted": created, **observed.spec.submission}
-    submitted = user_fields["submitted"]
-    if not isinstance(submitted, (int, float)) or isinstance(submitted, bool):  # a user can write anything there
-        user_fields["submitted"] = created
+    user_fields = {**observed.spec.submission, "submitted": submitted if is_time else created}
     last_status = None if observed.record is None else observed.record.status
     last_update = 0.0 if last_status is None else last_status.updated
     worked = 0.0 if last_status is None else last_status.worked
