@@ -8,7 +8,6 @@
     │   ├── RunExists               a run with this name has another spec; shows the difference
     │   ├── NotPackedError          a folder is too large to be uploaded, or has a link that leads out of it
     │   ├── OtherFolderError        a command needs files of a folder above its own; shows the command for that
-    │   ├── ParameterNotFound       no parameter of a script has this name; names similar ones
     │   ├── EntrypointError         the job's code cannot be imported
     │   ├── CheckpointMismatch      a checkpoint does not fit the model, the order of batches or the number of ranks
     │   └── DataError               a text file is missing, empty, not text, or has changed
@@ -40,7 +39,7 @@ import dataclasses
 import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Exit codes of `platform` and the controller; `platform --help` shows this list.
 EXIT_OK = 0
@@ -166,17 +165,15 @@ class OtherFolderError(InputError):
 
     Args:
         message: Message, with the command for the folder that has all files.
+        reason: Beginning of the message.
         folder: That folder.
         command: Command line of the user's program there.
+        options: Options of the user, for the same job there.
     """
 
-    def __init__(self, message: str, folder: Path, command: str) -> None:
+    def __init__(self, message: str, reason: str, folder: Path, command: str, options: Any) -> None:
         super().__init__(message)
-        self.folder, self.command = folder, command
-
-
-class ParameterNotFound(InputError):
-    """No parameter of a script has a name that the user wants to search."""
+        self.reason, self.folder, self.command, self.options = reason, folder, command, options
 
 
 class EntrypointError(InputError):

@@ -655,10 +655,8 @@ def test_a_search_in_another_subcommand_does_not_matter(platform, written: Path,
     monkeypatch.chdir(written / "own")
     command = "python main.py train-model --args-path ../conf/args.json"
     result = platform("init", "--from", command)
-    told = f"`cd {written} && platform init --from 'cd own && {command}'`"
-    assert result.exit_code == 2 and told in result.stderr and not list(written.rglob("job.yaml")), result.output
+    assert f"the job is made in {written}, which has both, of `cd own && {command}`" in result.stderr
     monkeypatch.chdir(written)
-    result = platform("init", "--from", f"cd own && {command}")
     assert result.exit_code == 0 and "search of its own" not in result.stderr, result.output
     job = load.load_job(written)
     assert job.arguments.file == "conf/args.json" and set(job.search.parameters) == {"lr", "dropout"}

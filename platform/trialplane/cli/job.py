@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import io
 import json
 import re
 import shlex
@@ -15,7 +13,7 @@ import click
 from trialplane.cli import importing, kinds, names, output
 from trialplane.cli.init_from import from_command, from_file
 from trialplane.cli.init_from.request import Request
-from trialplane.errors import EXIT_OK, InputError, OtherFolderError, ParameterNotFound, SpecError
+from trialplane.errors import EXIT_OK, InputError, OtherFolderError, SpecError
 from trialplane.importing import dvc, launcher, script_folder
 from trialplane.job import load, mlflow_names, requirements, schema, short_forms, verdict
 from trialplane.job.kinds import base
@@ -113,16 +111,17 @@ def init_command(
     if name is not None:
         command = shlex.join(["platform", "init", "--from", source, *typed_options])
         raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}: `{command}`")
-    return _create_from(
-        source,
-        Request(
-            with_smoke=not no_smoke,
-            space=space,
-            smoke_seconds=smoke_seconds,
-            objective=objective_fields,
-            typed=shlex.join(typed_options),
-        ),
+    request = Request(
+        with_smoke=not no_smoke,
+        space=space,
+        smoke_seconds=smoke_seconds,
+        objective=objective_fields,
+        typed=shlex.join(typed_options),
     )
+    try:
+        return _create_from(source, request)
+    except OtherFolderError as error:
+        return _create_above(error)
 
 
 def _create_from(source: str, request: Request) -> int:
@@ -140,12 +139,7 @@ def _create_from(source: str, request: Request) -> int:
         file = file / dvc.FILE
     is_command = len(source.split()) > 1 or source == "make"  # a command of one word would be a file
     if is_command and not script_folder.exists(file):  # the name of a file may have spaces, too
-        try:
-            return from_command.make_of_command(source, request)
-        except OtherFolderError as error:
-            if request.space:
-                _check_in_other_folder(error, request)
-            raise
+        return from_command.make_of_command(source, request)
     if launcher.is_makefile(file) and file.is_file():
         return from_command.make_of_makefile(file, request)
     tool = importing.source_of(file)
@@ -158,21 +152,23 @@ def _create_from(source: str, request: Request) -> int:
     return importing.create_job(tool, file, Path(load.FOLDER, importing.job_name(file)))
 
 
-def _check_in_other_folder(error: OtherFolderError, request: Request) -> None:
-    """Check that the command that an error suggests for another folder would create a job there, without creating it.
+def _create_above(error: OtherFolderError) -> int:
+    """Create the job of a command in the folder above that has all of its files. Return the exit code.
+
+    Args:
+        error: Need for that folder.
 
     Raises:
-        ParameterNotFound: The command has no parameter with a name of --space.
-        InputError: The job cannot be created for another reason, for example because the folder has a job.yaml.
+        InputError: The command is not accepted there either.
     """
-    check = dataclasses.replace(request, with_smoke=False, only_checks=True)
-    try:
-        with contextlib.chdir(error.folder), contextlib.redirect_stderr(io.StringIO()):
-            from_command.make_of_command(error.command, check)
-    except ParameterNotFound:
-        raise
-    except InputError as other_error:
-        raise InputError(f"{error}; there, {other_error}") from error
+    output.note(f"{error.reason}; the job is made in {error.folder}, which has both, of `{error.command}`")
+    with contextlib.chdir(error.folder):
+        try:
+            exit_code = _create_from(error.command, error.options)
+        except OtherFolderError as other_error:  # it needs a folder above that one
+            return _create_above(other_error)
+    output.note(f"type `cd {shlex.quote(str(error.folder))}` before these commands")
+    return exit_code
 
 
 def _create_new(name: str, kind: str) -> int:

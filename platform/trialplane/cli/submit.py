@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from trialplane.cli import foreground, importing, kinds, names, output, watching
+from trialplane.cli.init_from import files_above
 from trialplane.client import cloning, target_choice
 from trialplane.client.run import RunHandle, SubmissionOutcome
 from trialplane.client.sdk import Platform
@@ -30,7 +31,7 @@ from trialplane.errors import (
     SpecError,
     TrialplaneError,
 )
-from trialplane.importing import flags, script_folder
+from trialplane.importing import flags, script, script_folder
 from trialplane.job import document, fixed_params, load, short_forms
 from trialplane.job.load import Flag
 from trialplane.plan import run as runs
@@ -177,31 +178,33 @@ def hpo(
         plain, full = _init_command(error.program, (), ()), _init_command(error.program, spaces, objectives)
         raise InputError(str(error).replace(plain, full)) from error
     if exit_code in (EXIT_RUN_FAILED, EXIT_BAD_INPUT) and job.endswith(".py"):
-        with contextlib.suppress(TrialplaneError):  # of a status that cannot be read; the run's exit code counts
-            _note_remedy(job, started_runs[0].status().reason, options["param_texts"], spaces, objectives)
+        with contextlib.suppress(TrialplaneError):  # of a status or a file that cannot be read; the exit code counts
+            reason = started_runs[0].status().reason if started_runs else ""
+            _note_remedy(job, reason, options["param_texts"], spaces, objectives)
     return exit_code
 
 
 def _note_remedy(
-    script: str, reason: str, param_texts: Sequence[str], spaces: Sequence[str], objectives: Sequence[str]
+    job: str, reason: str, param_texts: Sequence[str], spaces: Sequence[str], objectives: Sequence[str]
 ) -> None:
     """Print the command that makes a job of a script, if its run has failed for a reason that such a job can avoid.
 
     The command has the values of --param, --space and --objective.
     """
+    file = Path(job).resolve()
+    typed_command = _init_command(_python_command(job, param_texts), spaces, objectives)
     if ARGUMENTS_REFUSED in reason:  # the script has no arguments for the parameters
-        words = ["python", os.path.normpath(script)]
-        for text in param_texts:
-            name, _, value = text.partition("=")
-            words += [f"--{name}", value]
-        command = _init_command(shlex.join(words), spaces, objectives)
-        output.note(f"if its settings file or its text has them, `{command}` makes a job that sets them there")
+        output.note(f"if its settings file or its text has them, `{typed_command}` makes a job that sets them there")
     if missing := script_folder.MISSING_MODULE.search(reason):
         module = missing[1]
-        root = script_folder.root_above(Path(script).resolve().parent, module)
+        root = script_folder.root_above(file.parent, module)
         if root is not None:
-            command = _init_command(os.path.normpath(script), spaces, objectives)
+            command = _init_command(os.path.normpath(job), spaces, objectives)
             output.note(f"{module} is in {root}: `{command}` makes a job that imports it from there")
+    folder = script_folder.code_of(Path(job))[0].resolve()
+    data = files_above.data_above(script.Call(file.name, folder=str(file.parent)), folder)
+    if data is not None:
+        output.note(f"{job} names {data}, and trials get a copy of {folder} only: `{typed_command}` makes a job with both")
 
 
 @contextlib.contextmanager
@@ -280,6 +283,18 @@ def _init_command(program: str, spaces: Sequence[str], objectives: Sequence[str]
     for text in objectives[:1]:  # `init` takes one
         words += ["--objective", text]
     return shlex.join(words)
+
+
+def _python_command(job: str, param_texts: Sequence[str]) -> str:
+    """Return the command that runs a script in its folder, with the values of --param as its arguments."""
+    file = Path(os.path.normpath(job))
+    if script.read(script_folder.source(file), job).style is script.Style.HYDRA:
+        words = list(param_texts)
+    else:
+        pairs = (text.partition("=") for text in param_texts)
+        words = [word for name, _, value in pairs for word in (f"--{name}", value)]
+    change = "" if file.parent == Path() else f"cd {shlex.quote(str(file.parent))} && "
+    return change + shlex.join(["python", file.name, *words])
 
 
 def _script_text(job: str | None) -> str:

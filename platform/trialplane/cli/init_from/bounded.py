@@ -27,6 +27,8 @@ _ERROR = re.compile(r"[\w.]*(?:Error|Exception)(?::|$)")  # last line of a trace
 # One of a launcher, such as accelerate or torchrun, which follows that of the script.
 _OF_CHILD = re.compile(r"[\w.]*(?:CalledProcessError|ChildFailedError)\b")
 
+_HYDRA_ADVICE = "Set the environment variable HYDRA_FULL_ERROR"  # after the cause
+
 
 @dataclasses.dataclass(frozen=True)
 class ProcessEnd:
@@ -51,6 +53,7 @@ class ProcessEnd:
             output.seek(max(0, self.log.stat().st_size - _TAIL))
             text = escapes.strip_sequences(output.read(_TAIL).decode(errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = [line for line in lines if not line.startswith(_HYDRA_ADVICE)]
         messages = [line for line in reversed(lines) if _ERROR.match(line)]
         if messages:
             message = next((line for line in messages if not _OF_CHILD.match(line)), messages[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trialplane.cli import output
@@ -13,17 +13,18 @@ from trialplane.cli.init_from import calls, data_links
 from trialplane.cli.init_from.request import Origin, Request
 from trialplane.errors import InputError, OtherFolderError
 from trialplane.importing import script, script_folder
-from trialplane.importing.script import Script
+from trialplane.importing.script import Script, Style
 from trialplane.job import settings
 
 _UPWARD = re.compile(r"(?<![\w./])\.\./[\w./-]+")  # ../config/args.json
+_PATH = re.compile(r"(?<![\w.])(?:\.\.)?/[\w./-]+")  # ../data/train.csv, or from the root
 _PYTHONPATH = re.compile(r"""\bPYTHONPATH=((?:"[^"]*"|'[^']*'|[^\s"';&|])*)""")  # with its value
 
 
 def refuse_files_above(text: str, words: str, folder: str, call: script.Call | None, request: Request) -> None:
-    """Check that a command or its script names no file above the working directory, of which trials get a copy.
+    """Check that a command or its script names no data above the working directory, of which trials get a copy.
 
-    Folders above are only printed, as trials may write to them.
+    Other folders above are only printed, as trials may write to them.
 
     Args:
         text: Command line.
@@ -37,17 +38,14 @@ def refuse_files_above(text: str, words: str, folder: str, call: script.Call | N
     """
     names = dict.fromkeys(os.path.normpath(Path(folder, name)) for name in _UPWARD.findall(words))
     paths_above = [Path(name) for name in names if name.startswith(os.pardir)]
-    if file := next((path for path in paths_above if path.is_file()), None):
-        raise _path_above_error(text, f"the command reads {file}", Path.cwd() / file, request)
+    for path in paths_above:
+        is_output = path.is_dir() and data_links.names_output(path.as_posix())
+        if _has_data(Path.cwd() / path, Path.cwd()) and not is_output:
+            raise _path_above_error(text, f"the command reads {path}", Path.cwd() / path, Path.cwd(), request)
     if call is not None:
-        script_file = Path(call.folder, call.script).resolve()
-        for path_above in script.paths_above(script_folder.source(script_file)):
-            target = Path(os.path.realpath(script_file.parent / path_above))
-            common_folder = Path(os.path.commonpath([Path.cwd(), target]))
-            is_above = common_folder != Path.cwd() and not script_folder.has_other_files(common_folder)
-            has_data = target.is_file() or (target.is_dir() and any(target.iterdir()))
-            if is_above and has_data and not data_links.names_output(path_above):
-                raise _path_above_error(text, f"{call.script} names {target}", target, request)
+        target = data_above(call, Path.cwd())
+        if target is not None:
+            raise _path_above_error(text, f"{call.script} names {target}", target, Path.cwd(), request)
     for path in paths_above:
         if path.is_dir():
             output.note(
@@ -56,17 +54,61 @@ def refuse_files_above(text: str, words: str, folder: str, call: script.Call | N
             )
 
 
-def _path_above_error(text: str, reason: str, path: Path, request: Request) -> OtherFolderError:
-    """Return the error for a command that reads a path above the working directory, with the command that works.
+def data_above(call: script.Call, folder: Path) -> Path | None:
+    """Return data above the job's folder that the script of a command names; None without any.
+
+    What scripts write by its usual name does not count, as `../checkpoints`.
+
+    Args:
+        call: Call of the script.
+        folder: Folder of the job.
+    """
+    for path in _named_above(call):
+        if _has_data(path, folder) and not data_links.names_output(os.path.relpath(path, folder)):
+            return path
+    return None
+
+
+def _named_above(call: script.Call) -> Iterator[Path]:
+    """Yield the paths that the script of a command, or a module in its folder, names by `../` or derives from its own path.
+
+    The folder of a Hydra configuration is one of them.
+    """
+    script_file, working_directory = Path(call.folder, call.script).resolve(), Path(call.folder).resolve()
+    text = script_folder.source(script_file)
+    parsed_script = script.read(text, call.script)
+    if parsed_script.style is Style.HYDRA and parsed_script.config:
+        yield Path(os.path.realpath(script_file.parent / parsed_script.config)).parent
+    for file in (script_file, *script_folder.imported_files(script_file, [script_file.parent])):
+        text = script_folder.source(file)
+        for path in script.paths_above(text):
+            yield Path(os.path.realpath(file.parent / path))
+        for path in script.path_texts(text):
+            if path.startswith(f"{os.pardir}/"):
+                yield Path(os.path.realpath(working_directory / path))
+
+
+def _has_data(path: Path, folder: Path) -> bool:
+    """Return whether a path has content to read, and is not in a folder, but in one above that a job may contain."""
+    path = Path(os.path.realpath(path))
+    common_folder = Path(os.path.commonpath([folder, path]))
+    if common_folder == folder or script_folder.has_other_files(common_folder) or not script_folder.exists(path):
+        return False
+    return path.is_file() or any(path.iterdir())
+
+
+def _path_above_error(text: str, reason: str, path: Path, folder: Path, request: Request) -> OtherFolderError:
+    """Return the error for a command that reads a path above the job's folder, with the command that works.
 
     Args:
         text: Command line.
         reason: Beginning of the message.
         path: The path.
+        folder: Folder in which the command runs.
         request: Options of the user.
     """
-    common_folder = Path(os.path.commonpath([Path.cwd(), os.path.normpath(path)]))
-    words = f"cd {shlex.quote(Path.cwd().relative_to(common_folder).as_posix())} && {text}"
+    common_folder = Path(os.path.commonpath([folder, os.path.realpath(path)]))
+    words = f"cd {shlex.quote(folder.relative_to(common_folder).as_posix())} && {text}"
     return _other_folder_error(f"{reason}, above this folder", common_folder, words, request)
 
 
@@ -149,15 +191,51 @@ def refuse_missing_module(
     root = script_folder.root_above(start.folder, missing[1]) if missing is not None else None
     if missing is None or root is None:
         return
-    text, call, folder = origin.title, parsed_script.call, start.folder / start.cwd
-    if origin.text:
-        name = os.path.relpath(origin.real, folder)
-        is_script = origin.real.suffix == ".py" and not start.path and not start.module
-        program = "python" if is_script else "bash" if origin.real.suffix in settings.SHELLS else ""
-        text = shlex.join([program, name]) if program else "COMMAND"
-        call = script.Call(name) if is_script else None
+    text, call, folder = _typed(origin, parsed_script, start)
     reason = f"{origin.short_title} imports {missing[1]}, which is in {root}"
     raise _module_above_error(text, call, root, folder, reason, request)
+
+
+def refuse_missing_file(
+    failure: str, copy: Path, origin: Origin, parsed_script: Script, start: script_folder.Start, request: Request
+) -> None:
+    """Check that a script did not fail because the job's folder lacks a file that a folder above has.
+
+    Args:
+        failure: Cause of the failure, which may name the file; "" without one.
+        copy: Copy of the job's folder in which the script ran.
+        origin: File from which the job is made.
+        parsed_script: Content of the script.
+        start: Its start in the job's folder.
+        request: Options of the user.
+
+    Raises:
+        OtherFolderError: It failed so.
+    """
+    text, call, folder = _typed(origin, parsed_script, start)
+    working_directory = copy / os.path.relpath(folder / (call.folder if call is not None else "."), start.folder)
+    for name in _PATH.findall(failure) if text else ():
+        path = start.folder / os.path.relpath(working_directory / name, copy)  # the user's own
+        if _has_data(path, start.folder):
+            reason = f"{origin.short_title} reads {os.path.normpath(path)}"
+            raise _path_above_error(text, reason, path, folder, request)
+
+
+def _typed(origin: Origin, parsed_script: Script, start: script_folder.Start) -> tuple[str, script.Call | None, Path]:
+    """Return the command that starts a script, "" if it is not known; its call of a Python script; and its folder.
+
+    Args:
+        origin: File from which the job is made.
+        parsed_script: Content of the script.
+        start: Its start in the job's folder.
+    """
+    folder = start.folder / start.cwd
+    if not origin.text:
+        return origin.title, parsed_script.call, folder
+    name = os.path.relpath(origin.real, folder)
+    is_script = origin.real.suffix == ".py" and not start.path and not start.module
+    program = "python" if is_script else "bash" if origin.real.suffix in settings.SHELLS else ""
+    return shlex.join([program, name]) if program else "", script.Call(name) if is_script else None, folder
 
 
 def _module_above_error(
@@ -168,7 +246,7 @@ def _module_above_error(
     The message has the command for the folder that has both.
 
     Args:
-        text: Command line, or COMMAND for one that is not known.
+        text: Command line; "" for one that is not known.
         call: Its call of a Python script; None without one.
         root: Folder with the modules.
         folder: Folder of the job without them, in which the command runs.
@@ -186,10 +264,11 @@ def _module_above_error(
     elif values:  # an export before it would have no effect
         words += [_PYTHONPATH.sub(lambda match: f"PYTHONPATH={path}{os.pathsep}{match[1]}", text)]
     else:
-        words += [f"export PYTHONPATH={path}", text]
+        words += [f"export PYTHONPATH={path}", text or "COMMAND"]
     reason += ", outside of this folder"
     if not script_folder.has_other_files(common_folder):
-        return _other_folder_error(reason, common_folder, " && ".join(words), request)
+        error = _other_folder_error(reason, common_folder, " && ".join(words), request)
+        return error if text else InputError(str(error))
     absolute_path = os.pathsep.join([shlex.quote(str(root)), *values[-1:]])
     return InputError(
         f"{reason}, and trials get a copy of this folder only; set `PYTHONPATH={absolute_path}` in the command, for trials "
@@ -210,4 +289,4 @@ def _other_folder_error(reason: str, folder: Path, command: str, request: Reques
         f"{reason}, and trials get a copy of this folder only; give the command in the folder that has both: "
         f"`cd {shlex.quote(str(folder))} && {request.command(command)}`; nothing was changed"
     )
-    return OtherFolderError(message, folder, command)
+    return OtherFolderError(message, reason, folder, command, request)

@@ -34,7 +34,7 @@ def make_of_command(text: str, request: Request) -> int:
         InputError, SpecError: See `from_file.make`.
     """
     text, secrets = credentials.extract(re.sub(r"\s*\\\n\s*", " ", text))  # lines that are continued
-    request = dataclasses.replace(request, secrets=secrets)
+    request = dataclasses.replace(request, secrets={**request.secrets, **secrets})
     if secrets:
         output.note(_secrets_message(list(secrets)))
     switches = [

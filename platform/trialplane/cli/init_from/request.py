@@ -27,7 +27,6 @@ class Request:
         objective: Metric to optimize in place of a guessed one, with its direction; None to guess.
         typed: The options as the user types them, for messages.
         switched_on: Searched parameters that are on in the user's command, without their flags.
-        only_checks: Whether to write nothing, because another folder must have the job.
     """
 
     with_smoke: bool = True
@@ -37,7 +36,6 @@ class Request:
     objective: Mapping[str, str] | None = None
     typed: str = ""
     switched_on: tuple[str, ...] = ()
-    only_checks: bool = False
 
     def command(self, source: str) -> str:
         """Return the command that makes the job of a file or a command line, with the options that the user typed."""

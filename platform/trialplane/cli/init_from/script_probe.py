@@ -20,7 +20,7 @@ from typing import Any
 from trialplane import errors
 from trialplane.cli import importing, output
 from trialplane.cli.init_from import bounded, settings_file
-from trialplane.errors import InputError, ParameterNotFound, SpecError
+from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, launcher, script, script_folder
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, settings, short_forms
@@ -688,7 +688,7 @@ def _called_parameters(
         return declared, arguments.PAIRS if declared.pairs else arguments.FLAGS
     if called_script.style is Style.HYDRA:
         hydra_copy = dataclasses.replace(copy, file=Path(call.script), folder=folder, name=call.script)
-        return _hydra_parameters(hydra_copy, called_script, requested, call.arguments), arguments.HYDRA
+        return _hydra_parameters(hydra_copy, called_script, requested, call.arguments, call.variables), arguments.HYDRA
     if called_script.style is Style.CONFIGURATOR:
         return Declared(_with_file_defaults(called_script.options, folder, call.arguments)), arguments.FLAGS
     if called_script.style is Style.ATTRIBUTES:
@@ -754,7 +754,11 @@ def _with_file_defaults(options: Sequence[Option], folder: Path, words: Sequence
 
 
 def _hydra_parameters(
-    copy: ScriptCopy, parsed_script: Script, requested: Collection[str], words: Sequence[str] = ()
+    copy: ScriptCopy,
+    parsed_script: Script,
+    requested: Collection[str],
+    words: Sequence[str] = (),
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Declared:
     """Return the values of a Hydra configuration: of its file, or else of the configuration that the script prints.
 
@@ -763,6 +767,7 @@ def _hydra_parameters(
         parsed_script: Content of the script.
         requested: Names of the parameters that the user wants to search.
         words: Arguments of the script in the user's command.
+        variables: Environment variables that the command sets.
 
     Raises:
         InputError: There is no configuration.
@@ -780,9 +785,11 @@ def _hydra_parameters(
         return Declared(tuple(options))
     log = copy.scratch / "composed.yaml"
     command = [*copy.start.words(copy.name), "--cfg", "job"]  # prints the configuration and ends
-    bounded.run(command, copy.folder, _probe_environment(copy.scratch), log, _LONGEST_PROBE)
+    environ = {**variables, **_probe_environment(copy.scratch), "PYTHONWARNINGS": "ignore"}  # of which YAML has none
+    process_end = bounded.run(command, copy.folder, environ, log, _LONGEST_PROBE)
     with contextlib.suppress(SpecError):
-        if options := script.hydra_options(log.read_text(encoding="utf-8", errors="replace"), copy.file.name):
+        composed = log.read_text(encoding="utf-8", errors="replace") if process_end.code == 0 else ""
+        if options := script.hydra_options(composed, copy.file.name):
             return Declared(tuple(options))
     raise InputError(
         f"{copy.file.name} names no existing Hydra configuration; `platform import hydra FILE` reads one with a "
@@ -903,7 +910,7 @@ def refuse_unknown(
         typed: The user's command.
 
     Raises:
-        ParameterNotFound: The script lacks one. The message has similar names, or for Hydra the reason that Hydra gives.
+        InputError: The script lacks one. The message has similar names, or for Hydra the reason that Hydra gives.
     """
     known_names = {option.name for option in declared.options}
     # jsonargparse lists `--model.backbone.help` in place of the arguments of a class that the command may choose.
@@ -927,7 +934,7 @@ def refuse_unknown(
         reason = f" ({hydra_error})"
     if declared.failure:
         names_text = " and no ".join(unknown_names)
-        raise ParameterNotFound(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
+        raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
     words, folder = ((), ".") if parsed_script.call is None else (parsed_script.call.arguments, parsed_script.call.folder)
     in_files = {name: file_and_key for name in unknown_names if (file_and_key := _key_in_files(name, copy.folder, words))}
     names_with_hints = _names_with_hints(unknown_names, known_names, in_files, declared.left_out)
@@ -947,7 +954,7 @@ def refuse_unknown(
     if places := [f"{option.name}: {option.default}, {option.place}" for option in declared.options if option.place]:
         remedy = f"; those without a name of their own are {'; '.join(places[:_MOST_PLACES])}{remedy}"
     names_text = "; and no ".join(names_with_hints)
-    raise ParameterNotFound(f"{title} has no parameter {names_text}{reason}{remedy}; nothing was changed")
+    raise InputError(f"{title} has no parameter {names_text}{reason}{remedy}; nothing was changed")
 
 
 def _names_with_hints(

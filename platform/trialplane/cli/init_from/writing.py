@@ -31,7 +31,7 @@ from trialplane.cli.init_from import (
 from trialplane.cli.init_from.request import Origin, Request
 from trialplane.cli.init_from.script_job import ScriptJob
 from trialplane.cli.init_from.script_probe import ScriptCopy
-from trialplane.errors import EXIT_OK, InputError
+from trialplane.errors import InputError
 from trialplane.importing import guess, script, script_folder
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, credentials, load, notebook, settings
@@ -91,8 +91,6 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
         origin, new_files=(*origin.new_files, *job_files.ignore_file(folder, hidden_files, ignored))
     )
     job, result, summary, options = _make_job(origin, parsed_script, start, file_with_values, packed.data, request)
-    if request.only_checks:
-        return EXIT_OK
     has_failed = result is not None and bool(result.failure)
     exit_code = job_files.write_files(
         folder, script_job.yaml_text(job, result), summary, origin.new_files, options, has_failed=has_failed
@@ -158,6 +156,7 @@ def _make_job(
             watched = () if file_with_values is None else (file_with_values.name, *file_with_values.others)
             job, result = _run_smoke(origin, job, parsed_script, copy, smoke_folder, request, watched)
             files_above.refuse_missing_module(result.failure, origin, parsed_script, start, request)
+            files_above.refuse_missing_file(result.failure, smoke_folder, origin, parsed_script, start, request)
     if source_file is not None and file_with_values is not None and result is not None and result.read:
         used, first_read = file_with_values.name, next(iter(result.read))
         if used not in result.read:

@@ -1,0 +1,122 @@
+"""`platform init --from` and `submit hpo` for a script that reads files of a folder above its own."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import write
+
+from trialplane.cli import submit
+from trialplane.cli.init_from import bounded
+from trialplane.errors import EXIT_RUN_FAILED
+from trialplane.job import load
+
+# Scripts that read `loss=0.5` in a folder above their own, by the form in which they name it.
+ABOVE = {
+    "text": {"fit.py": "{}\nprint(open('../data/loss.txt').read())\n"},
+    "module": {
+        "fit.py": "{}\nimport own\nprint(own.read())\n",
+        "own.py": "def read(): return open('../data/loss.txt').read()\n",
+    },
+    "own path of a module": {
+        "fit.py": "{}\nimport own\nprint((own.ROOT / 'data/loss.txt').read_text())\n",
+        "own.py": "from pathlib import Path\nROOT = Path(__file__).resolve().parent.parent\n",
+    },
+    "computed": {"fit.py": "{}\nimport os\nprint(open(os.path.join('..', 'data', 'loss.txt')).read())\n"},
+    "argument": {"fit.py": "{}\nprint(open(args.file + 'loss.txt').read())\n"},
+}
+ARGUMENTS = (
+    "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float, default=0.1)\n"
+    "parser.add_argument('--file', default='')\nargs = parser.parse_args()"
+)
+
+
+@pytest.mark.parametrize("form", ABOVE)
+@pytest.mark.parametrize("source", ["python fit.py --lr 0.5", "./fit.py"])
+def test_a_job_has_the_smallest_folder_with_what_its_script_reads(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, form: str, source: str
+) -> None:
+    files = {f"own/code/{name}": text.replace("{}", ARGUMENTS) for name, text in ABOVE[form].items()}
+    write(written, {**files, "own/data/loss.txt": "loss=0.5\n"})
+    monkeypatch.chdir(written / "own/code")
+    if form == "argument":
+        source = "python fit.py --lr 0.5 --file ../data/"
+    result = platform("init", "--from", source)
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert (written / "own/job.yaml").exists()
+
+
+def test_a_folder_with_unrelated_files_is_no_jobs(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(written, {"code/fit.py": ABOVE["text"]["fit.py"].replace("{}", ARGUMENTS), "data/loss.txt": "loss=0.5\n"})
+    monkeypatch.setenv("HOME", str(written))
+    monkeypatch.chdir(written / "code")
+    result = platform("init", "--from", "python fit.py --lr 0.5")
+    assert "No such file" in result.stderr and Path("job.yaml").exists() and not (written / "job.yaml").exists()
+
+
+@pytest.mark.parametrize("job", ["./fit.py", "code/fit.py"])
+def test_a_failed_study_of_a_script_that_names_data_above_its_folder_shows_the_command_that_works(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    write(written, {"code/fit.py": ABOVE["text"]["fit.py"].replace("{}", ARGUMENTS), "data/loss.txt": "loss=0.5\n"})
+    monkeypatch.setattr(submit, "_submit", lambda *_args, **_options: EXIT_RUN_FAILED)
+    monkeypatch.chdir(written / "code" if job == "./fit.py" else written)
+    words = ["--space", "lr=0.1..1", "--objective", "loss:min"]
+    result = platform("submit", "hpo", job, *words, "--param", "file=a b", "--local")
+    assert result.exit_code == EXIT_RUN_FAILED, result.output
+    assert f"{job} names {written}/data/loss.txt, and trials get a copy of {written}/code only: `platform" in result.stderr
+    shown = re.search(r"`platform (init .+)` makes a job with both", result.stderr)
+    assert shown is not None, result.output
+    result = platform(*shlex.split(shown[1]))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+
+
+# It imports `settled` from a folder `lib` that only PYTHONPATH has.
+HYDRA = """
+import hydra, settled
+from hydra.core.config_store import ConfigStore
+
+ConfigStore.instance().store(name="conf", node={"lr": settled.LR, "width": 8})
+
+@hydra.main(config_path=%s, config_name="conf", version_base=None)
+def main(config): print(f"loss={config.lr}")
+
+main()
+"""
+
+
+def test_a_hydra_configuration_above_is_in_the_job(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(
+        written, {"bin/fit.py": HYDRA % "'../conf'", "lib/settled.py": "LR = 0.1\n", "conf/conf.yaml": "lr: 0.2\nwidth: 4\n"}
+    )
+    monkeypatch.chdir(written / "bin")
+    command = f"PYTHONPATH={written}/bin/../lib python fit.py width=5"
+    result = platform("init", "--from", command, "--space", "lr=0.1..1")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    reason = f"fit.py names {written}/conf, above this folder; the job is made in {written}, which has both, of "
+    assert f"{reason}`cd bin && {command}`" in result.stderr
+
+
+def test_hydra_lists_the_configuration_with_the_commands_variables(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(written, {"bin/fit.py": HYDRA % None, "lib/settled.py": "import warnings\nwarnings.warn('old')\nLR = 0.1\n"})
+    monkeypatch.chdir(written)
+    command = f"PYTHONPATH={written}/lib python bin/fit.py width=5"
+    result = platform("init", "--from", command, "--space", "lr=0.1..1", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert load.load_job(written).search.parameters.keys() == {"lr"}
+    (written / "job.yaml").unlink()
+    result = platform("init", "--from", "python bin/fit.py width=5", "--no-smoke")  # its listing is a traceback
+    assert result.exit_code == 2 and "names no existing Hydra configuration" in result.stderr, result.output
+
+
+def test_the_cause_of_a_failure_of_hydra_is_not_its_advice(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "Primary config directory not found.\nCheck that '/a' exists\n\nSet the environment variable HYDRA_FULL_ERROR=1 …\n"
+    )
+    assert bounded.ProcessEnd(1, 0.0, log).cause == "Check that '/a' exists"
