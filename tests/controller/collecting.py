@@ -65,7 +65,7 @@ class Exchange:
     def end_feed(self, failed: int) -> None:
         self.end_fed.append(failed)
 
-    def take(self, answered: Iterable[object]) -> Iterator[ExchangeEvent]:
+    def take_events(self, answered: Iterable[object]) -> Iterator[ExchangeEvent]:
         while self._events:
             yield self._events.popleft()
 

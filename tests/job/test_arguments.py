@@ -203,6 +203,7 @@ def test_the_same_number_at_several_places_is_replaced_at_all_of_them() -> None:
         ("a.b.x = 2\na.c.x = 3", "b.x"),
         ("a['x'] = 2\nb['x'] = 3", "a.x"),
         ("a['b'] = {'x': 2}\na['c'] = {'x': 3}", "b.x"),
+        ("def a():\n    b, c = ({'x': 2}, {'y': 1})\nd(x=3)", "a.x"),
     ],
 )
 def test_one_of_several_values_has_the_name_of_what_it_belongs_to(text: str, name: str) -> None:

@@ -154,6 +154,12 @@ def test_wrong_metadata_is_an_issue_with_its_line(folder: Path, change: tuple[st
     assert [(source, at, why in text) for _, source, at, text in found(folder)] == [("jobs/demo/train.py", line, True)]
 
 
+def test_a_comment_that_begins_as_metadata_does_hides_none(folder: Path, packages: Path) -> None:
+    assert lacking(folder, SCRIPT.replace("#!/usr/bin/env python", "# /// settings\n"), "train.py") == [
+        ("small>=3", 6, "1.0+cpu is installed")
+    ]
+
+
 def test_a_script_without_metadata_needs_nothing_unless_it_is_named(folder: Path) -> None:
     (folder / "job.yaml").write_text(f"kind: hpo\n{TAIL}objective: {{metric: f1, direction: maximize}}\n")
     job = load.load_job(folder)

@@ -170,8 +170,9 @@ class LocalTarget:
         status = run_status.current(LedgerView(status, desired), OperatorView(RunState.PAUSED, reason))
         # A controller that was killed has not written its last counts. After a success with all trials, none is missing.
         is_complete = status.state is RunState.SUCCEEDED and status.ended_trials == status.trials
+        job = folder.load_job(files)  # also of a run without a ledger: it raises if the run is damaged
         if not is_complete and files.ledger.exists():
-            status = _with_counts_of_ledger(files, status)
+            status = _with_counts_of_ledger(files, job, status)
         self._find(run)  # raises if the run was deleted in the meantime, as the counts would be wrong
         return status
 
@@ -433,9 +434,8 @@ class LocalTarget:
         return attempt
 
 
-def _with_counts_of_ledger(files: RunPaths, status: RunStatus) -> RunStatus:
+def _with_counts_of_ledger(files: RunPaths, job: Job, status: RunStatus) -> RunStatus:
     """Return the status of an inactive run with the counts and the best trial of its ledger."""
-    job = folder.load_job(files)
     try:
         ledger_rows = results.attempts(files.ledger, files.root.name, job, alive=False)
     except LedgerError as error:

@@ -193,8 +193,8 @@ class Platform:
         except SpecError as error:
             findings.issues += error.issues
             return None
-        uses_globals = request.script and arguments.GLOBALS in str(getattr(job, "arguments", None))
-        if uses_globals and not any(text.startswith("arguments") for text in request.sets):
+        are_set = "arguments" in request.overrides or any(text.startswith("arguments") for text in request.sets)
+        if request.script and not are_set and arguments.GLOBALS in str(getattr(job, "arguments", None)):
             names = ", ".join([*job.params, *job.search.names])
             findings.notes.append(f"{request.script} reads no arguments: each trial sets {names} in a copy of its text")
         is_remote = request.offline or self.target.remote

@@ -243,9 +243,8 @@ class _Source:
         for node in ast.walk(tree):
             if not isinstance(node, ast.Attribute):
                 continue
-            first, *attributes = ast.unparse(node).split(
-                "."
-            )  # `a.b.c`; something else, such as `f(x).c`, is no name of ours
+            # `a.b.c`; something else, such as `f(x).c`, is no name of ours
+            first, *attributes = ast.unparse(node).split(".")
             if first not in self._imports:
                 continue
             module = namespace.get(first)

@@ -178,7 +178,7 @@ def _attributes(attempt: Attempt, retry_of: int | None, optuna_names: Collection
     Args:
         attempt: Newest attempt of a series.
         retry_of: Number of the attempt that the first attempt of the series repeats; None if it repeats none.
-        optuna_names: Names of the parameters of the trial in Optuna. It lacks those that the job has fixed.
+        optuna_names: Names of the parameters of the trial in Optuna. It lacks fixed ones without a distribution.
     """
     request, outcome = attempt.request, attempt.outcome
     attributes: dict[str, Any] = {

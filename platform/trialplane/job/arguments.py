@@ -312,7 +312,9 @@ def _nodes_with_owners(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 owner_of_children = owner if name == "__init__" else name  # its arguments belong to the class
-            case ast.Assign(targets=[target]) | ast.AnnAssign(target=target):
+            case ast.Assign(targets=[target]) | ast.AnnAssign(target=target) if not isinstance(
+                target, (ast.Tuple, ast.List)
+            ):
                 if isinstance(target, (ast.Attribute, ast.Subscript)) and ast.unparse(target.value) != "self":
                     owner = ast.unparse(target.value).rpartition(".")[2]  # config.model.width = 8
                 owner_of_children = ast.unparse(target).rpartition(".")[2]  # model = {"width": 8}

@@ -40,7 +40,7 @@ _PIP_OPTIONS = (  # options that say where pip finds packages, and how it instal
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _URL_OR_PATH = re.compile(r"^[./~]|://|/|\.(whl|zip|tar\.gz)$")
 # A block of metadata as PEP 723 defines it. Of several end lines among its comments, the last one counts.
-_BLOCK = re.compile(r"^# /// (?P<type>[a-zA-Z0-9-]+)\s*\n(?P<comments>(?:#(?: .*)?\n)*)# ///\s*$", re.MULTILINE)
+_BLOCK = re.compile(r"^# /// (?P<type>[a-zA-Z0-9-]+)[^\S\n]*\n(?P<comments>(?:#(?: .*)?\n)*)# ///\s*$", re.MULTILINE)
 _OPTION = re.compile(r"(?:^|\s)(-[a-zA-Z]|--[a-z][a-z-]*)")
 _INSTALLED = "with install: true a line is a name and versions; `platform image build --job NAME` installs whatever pip does"
 

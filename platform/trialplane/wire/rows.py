@@ -194,7 +194,7 @@ def _feasible_results(rows: Iterable[TrialRow]) -> list[TrialRow]:
 
 
 def _fronts_by_trial(job: Job, results: Iterable[TrialRow]) -> dict[int, int]:
-    """Return the number of each result's front, by trial; see `fronts`."""
+    """Return the number of each result's front, by trial; see `front_numbers`."""
     return front_numbers({row.trial: tuple(losses(job, row)) for row in results})
 
 

@@ -321,6 +321,19 @@ def test_what_several_folders_of_event_files_have_is_ambiguous(
     assert any(remark == text + remedy for remark in trial.reader.remarks) == (acc is None)
 
 
+def test_event_files_of_a_former_source_make_no_metric_ambiguous(tmp_path: Path) -> None:
+    first, second = MetricSource("tensorboard", path="runs/val"), MetricSource("tensorboard", path="runs/train")
+    trial = Trial(tmp_path, first, second, names=("acc",))
+    for folder, value in (("runs/train", 0.5), ("runs/val", 0.75)):  # the one listed last is written first
+        writer = tensorboardX.SummaryWriter(str(trial.folder / folder))
+        writer.add_scalar("acc", value, 1)
+        writer.close()
+        trial.read()
+    trial.read(ended=True)
+    assert trial.reader.newest["acc"] == 0.75
+    assert trial.reader.remarks == []
+
+
 def test_tensorboard_by_torch(tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter  # torch takes seconds
 

@@ -234,6 +234,8 @@ class Reader:
     def leave_out(self, metrics: Iterable[str]) -> None:
         """Stop reading metrics, because the program reports them itself."""
         self._reported.update(metrics)
+        for name in metrics:
+            self._event_folders.pop(name, None)
 
     def _take_training_values(self) -> list[Report]:
         """Record values of the training data for metrics that have no other value, and return one report of them, if any.
@@ -298,6 +300,8 @@ class Reader:
             # While its first reports are held, a metric may still change to a source that the job lists earlier.
             elif owner is not None and owner is not source and now < self._held_until.get(name, math.inf):
                 self._owners[name] = min(owner, source, key=self._sources.index)
+                if self._owners[name] is source:
+                    self._event_folders.pop(name, None)  # of the former owner's files
             if not self._is_read_from(name, source):
                 del line_metrics.metrics[name]
         self.newest.update(line_metrics.metrics)
