@@ -76,3 +76,34 @@ def test_what_a_script_reports_itself_is_dropped_from_all_sources(tmp_path: Path
     (trial.folder / "m.csv").write_text("step,acc\n10,0.5\n")
     trial.prints("acc=0.5\n")
     assert trial.read(ended=True) == []
+
+
+HEADER = "epoch,batch,train_loss,val_loss\n"
+EPOCHS = "0,0,5,\n0,1,4,3\n1,0,2.5,\n1,1,2,1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "is_noted"),
+    [
+        (HEADER + EPOCHS + "1,1,2,9\n", [3, 1], True),
+        (HEADER + EPOCHS + "1,1,1.5,9\n", [3, 1, 9], False),  # it is no copy of the row before
+        ("epoch,lr,val_loss\n1,0.1,4\n1,0.1,3\n2,0.1,2\n2,0.1,1\n", [4, 3, 2, 1], False),  # each batch
+        ("epoch,step,train_loss,val_loss\n0,9,4,\n0,9,,3\n1,19,2,\n1,19,,1\n", [3, 1], False),  # Lightning's
+        ("epoch,val_loss\n1,3\n2,2\n2,1\n", [3, 2, 1], False),  # nothing says that it is a copy
+    ],
+)
+def test_a_copy_of_the_last_row_with_another_value_is_left_out_and_noted(
+    tmp_path: Path, text: str, values: list[float], is_noted: bool
+) -> None:
+    """As of a program that appends its test loss to the column of the validation loss, and writes the file anew."""
+    trial = Trial(tmp_path, ROWS, names=("val_loss",))
+    file, made = trial.folder / "m.csv", []
+    file.write_text(text[: text.rstrip().rfind("\n") + 1])
+    made += trial.read()
+    file.write_text("")
+    made += trial.read()
+    file.write_text(text)
+    made += trial.read(ended=True)
+    assert [report.metrics["val_loss"] for report in made if "val_loss" in report.metrics] == values
+    assert trial.reader.newest["val_loss"] == values[-1]
+    assert any("val_loss: 9 at the end of m.csv is not read" in remark for remark in trial.reader.remarks) == is_noted

@@ -136,6 +136,12 @@ class Reader:
                 burst.add(tail.source, report)
         if ended:
             self.remarks += [_ambiguous_message(name, names) for name, names in self.ambiguous.items()]
+            self.remarks += [
+                f"{name}: {value:g} at the end of {file} is not read, as its row repeats the last step, which has a value "
+                "already: it may be that of the test data"
+                for source in self._sources
+                for name, (file, value) in source.left_out.items()
+            ]
         self._hold_reports(burst, now)
         due = self._take_due_reports(now, ended)
         self._last_step = max([self._last_step, *(report.step for report in [*due, *self.late_reports])])

@@ -48,6 +48,7 @@ class Source:
         parse: Function that finds the metrics of the next line of text.
         parse_object: Function that finds the metrics of an object in several lines.
         pattern: Glob pattern of its files in the program's folder; None if it has none, as the trial's output.
+        left_out: Metric → the file with a second value of it at its last step, and that value, which is not read.
     """
 
     def __init__(self, declaration: MetricSource, requested: Collection[str], arguments: Collection[str] = ()) -> None:
@@ -60,6 +61,7 @@ class Source:
         """
         self.declaration = declaration
         self.names = Names(requested, declaration.step)
+        self.left_out: dict[str, tuple[str, float]] = {}
         parser = lines.LineParser(declaration.pattern, self.names, arguments)
         self.parse, self.parse_object = parser.parse, parser.parse_object
         prefix = declaration.path.rstrip("/") + "/" if declaration.path else ""
@@ -409,14 +411,45 @@ def _line_text(line: bytes) -> str | None:
     return text[rank.end() :] if rank[1] == "0" else None
 
 
+class _Column:
+    """The steps of a metric that the job names, in a table."""
+
+    def __init__(self) -> None:
+        self._step: tuple[int, float | None] | None = None  # the last one, with its epoch
+        self._others: dict[str, float] = {}  # metrics of its row that the job does not name
+        self._step_count = 0
+        self._has_repeated_steps = False
+
+    def is_second_value(self, step: tuple[int, float | None], others: dict[str, float]) -> bool:
+        """Return whether the next row has a second value at the last step, see `_TableRows`.
+
+        Args:
+            step: Step of the row, with its epoch.
+            others: Metrics of the row that the job does not name.
+        """
+        if step != self._step:
+            self._step_count += 1
+        elif self._step_count > 1 and not self._has_repeated_steps and others and others == self._others:
+            return True
+        else:
+            self._has_repeated_steps = True
+        self._step, self._others = step, others
+        return False
+
+
 class _TableRows:
     """A finder of metrics in the rows of a table, as loggers write it.
 
     The first line is the header. A table of one metric may have none, if the file is named after the metric, as those of
     torchrl's logger: its rows are a step and a value, or a value.
+
+    Some programs end a table with a copy of its last row in which a value on the test data replaces that of a metric. If
+    each step so far has one value of a metric that the job names, a second value at the last step is left out if its row
+    repeats all metrics that the job does not name.
     """
 
     def __init__(self, delimiter: str, source: Source, file: Path) -> None:
+        self._columns = {name: _Column() for name in source.names.requested.values()}
         self._delimiter = delimiter
         self._source = source
         self._file = file
@@ -430,7 +463,14 @@ class _TableRows:
             self._header = self._columns_by_path(first_row) or first_row
             if self._header is first_row:
                 return []
-        return [] if was_read or not is_whole else [self.find(line)]
+        if not is_whole:
+            return []
+        row = self.find(line)
+        others = {name: value for name, value in row.metrics.items() if name not in self._columns}
+        for name, column in self._columns.items():
+            if name in row.metrics and row.step is not None and column.is_second_value((row.step, row.epoch), others):
+                self._source.left_out[name] = (self._file.name, row.metrics.pop(name))
+        return [] if was_read else [row]
 
     def flush(self) -> list[LineMetrics]:
         """Return an empty list, as no row waits for another; see `_LineFinder`."""
