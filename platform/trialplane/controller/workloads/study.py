@@ -92,7 +92,8 @@ class StudyWorkload(Workload):
         elif counts.ended < self._ledger.job.trials:  # fewer than requested: the sampler had no new point
             text = f"every point of the space was tried, in {counts.ended} trials"
         else:
-            text = f"all {counts.ended} trials ended"
+            failed = f", {counts.failed} of them failed" if counts.failed else ""
+            text = f"all {counts.ended} trials ended{failed}"
         return Ending(RunState.SUCCEEDED, text, kill=False)
 
     @property
