@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shlex
 from pathlib import Path
 
 import pytest
@@ -616,6 +617,38 @@ def test_a_default_that_no_job_can_hold_stays_the_scripts_own(platform, written:
     assert result.exit_code == 0, result.stderr
     assert list(made().search.parameters) == ["lr"]
     assert number not in Path("src/job.yaml").read_text()
+
+
+ANY_OPTION = (
+    "import fire\ndef fit(mix=1, **kwargs): print('loss=1')\ndef test(mix=1): ...\nfire.Fire({'test': test, 'fit': fit})\n"
+)
+
+
+def test_a_function_with_any_keyword_takes_each_name(platform, written: Path) -> None:
+    (written / "fit.py").write_text(ANY_OPTION)
+    spaces = ["--space", "lr=0.1..1:log", "--space", "mix=1..3"]
+    result = platform("init", "--from", "python src/fit.py fit", *spaces, "--no-smoke")
+    assert result.exit_code == 0, result.stderr
+    assert "lr: not checked, as python src/fit.py fit takes any --NAME=VALUE" in result.stderr
+    job = made(".")
+    assert (list(job.search.names), job.enqueue) == (["lr", "mix"], ({"mix": 1},))
+    Path("job.yaml").unlink()
+    result = platform("init", "--from", "python src/fit.py test", *spaces, "--no-smoke")
+    assert "has no parameter lr" in result.stderr
+
+
+SIZES = "lr = 0.1\nnet = Net(\n    Dense(size_in=10, size_out=50),\n    Dense(size_in=50, size_out=4),\n)\nprint('loss=1')\n"
+
+
+def test_a_size_that_two_layers_share_is_offered(platform, written: Path) -> None:
+    (written / "fit.py").write_text(SIZES)
+    result = platform("init", "--from", "src/fit.py", "--space", "lr=0.1..1", "--space", "hidden_size=20..80", "--no-smoke")
+    command = "platform init --from src/fit.py --space lr=0.1..1 --space size_out=20..80"
+    assert "has no parameter hidden_size; did you mean size_out?" in result.stderr
+    assert f"`{command}` searches the 50 in lines 3 and 4, which one layer puts out and the next takes in" in result.stderr
+    result = platform(*shlex.split(command)[1:], "--no-smoke")
+    assert result.exit_code == 0 and "size_out is the 50 in lines 3 and 4\n" in result.stderr
+    assert made().enqueue == ({"lr": 0.1, "size_out": 50},)
 
 
 def test_a_script_that_removes_its_folder_has_a_job(platform, written: Path) -> None:

@@ -231,6 +231,21 @@ def test_numbers_of_keywords_without_another_name_are_numbered() -> None:
     assert ast.unparse(tree).startswith(text.replace("3", "7").replace("-5", "8"))
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "changed"),
+    [
+        ("f(L(n_in=8, n_out=50), L(n_in=50, n_out=4))", "n_out", "f(L(n_in=8, n_out=7), L(n_in=7, n_out=4))"),
+        ("f(L(n_in=8, n_out=50), L(n_in=50))", "n_out", "f(L(n_in=8, n_out=7), L(n_in=7))"),
+        ("f(nn.Linear(8, 50), nn.Linear(50, 4))", "Linear_2", "f(nn.Linear(8, 7), nn.Linear(7, 4))"),
+        ("f(L(n_in=8, n_out=50), L(n_in=60, n_out=4))", "n_out", "f(L(n_in=8, n_out=7), L(n_in=60, n_out=4))"),
+        ("f(L(n_in=8, n_out=50), M(n_in=50))", "n_out", "f(L(n_in=8, n_out=7), M(n_in=50))"),
+        ("f(MaxPool2d(2, 3), MaxPool2d(3, 3))", "MaxPool2d_2", "f(MaxPool2d(2, 3), MaxPool2d(7, 3))"),
+    ],
+)
+def test_a_number_that_one_layer_puts_out_and_the_next_takes_in_has_one_name(text: str, name: str, changed: str) -> None:
+    assert ast.unparse(arguments.replace_values(ast.parse(text), {name: 7})) == changed
+
+
 def test_a_longer_name_of_several_values_or_of_a_single_one_is_none() -> None:
     assert not arguments.spots(ast.parse("f(x='a')\nf(x='b')")), "both are f.x"
     assert set(arguments.spots(ast.parse("class A:\n    x: float = 2"))) == {"x"}

@@ -237,6 +237,31 @@ def test_a_searched_parameter_that_does_not_reach_the_program_is_refused(
         assert load.load_job(job).kind == "hpo"
 
 
+FIRE = "import fire\nfire.Fire({'test': 1, 'train_one': 2})\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "is_refused"),
+    [
+        ("", FIRE, True),
+        ("arguments: [train_one, '{flags}']\n", FIRE, False),
+        ("", FIRE.replace("'test': 1, ", ""), False),
+        ("", FIRE.replace("import fire\nfire.", "from fire import Fire\n"), True),
+    ],
+)
+def test_flags_without_a_subcommand_are_refused_with_the_option_for_one(
+    job: Path, text: str, code: str, is_refused: bool
+) -> None:
+    (job / "fit.py").write_text(code)
+    write(job, f"script: fit.py\n{text}")
+    if is_refused:
+        [(at, _, _, told)] = found(job)
+        assert at == "script"
+        assert told.endswith("""type `--set 'arguments=["train_one", "{flags}"]'` (or test in its place)""")
+    else:
+        assert load.load_job(job).kind == "hpo"
+
+
 def test_a_parameter_that_another_field_names_need_not_reach_the_program(tmp_path: Path) -> None:
     fields = {
         "objectives": [{"metric": "f1", "direction": "maximize"}],

@@ -23,7 +23,7 @@ _SCHEMA = "job.schema.json"
 
 
 @click.command("init")
-@click.argument("name", required=False)
+@click.argument("name", required=False, metavar="NAME | --from SCRIPT")
 @click.option(
     "--from",
     "source",
@@ -66,10 +66,10 @@ def init_command(
 ) -> int:
     """Create jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors.
 
-    With --from SCRIPT, create a job.yaml beside the script. The script's arguments are found by starting it until it parses
-    them (argparse, click, typer, tyro, LightningCLI), or in its source (Hydra, fire, and the configurators of nanoGPT and
-    minGPT). The space is guessed from them, and marked as a guess. Then the script runs once with its defaults, for at most
-    a minute, to find its metrics.
+    With --from SCRIPT in place of NAME, create a job.yaml beside the script. The script's arguments are found by starting it
+    until it parses them (argparse, click, typer, tyro, LightningCLI), or in its source (Hydra, fire, and the configurators
+    of nanoGPT and minGPT). The space is guessed from them, and marked as a guess. Then the script runs once with its
+    defaults, for at most a minute, to find its metrics.
 
     A shell script, a Makefile, an MLproject or a command line is started as it is: its numbers are the parameters. Of a
     notebook, or a command that executes one by jupyter or papermill, the code is written beside it, as a script. Of a

@@ -774,30 +774,33 @@ def _text_options(tree: ast.Module, requested: Collection[str]) -> Iterator[Opti
             continue
         owners = dict.fromkeys(position.owner for position in (spot, *spot.others) if position.owner)
         aliases = tuple(f"{owner}.{name}" for owner in owners)
-        place = _place(functions, spot.value) if spot.is_numbered or name in first_arguments else ""
-        option = Option(name, value, _kind(value), aliases=aliases, place=place)
+        place = _place(functions, spot) if spot.is_numbered or name in first_arguments else ""
+        option = Option(name, value, _kind(value), aliases=aliases, place=place, shared=spot.is_shared)
         is_likely = guess.parameter(option) is not None
         if name in assigned or name.lower() in requested_keys or (place and is_listed) or is_likely:
             yield dataclasses.replace(option, on_request=spot.is_numbered or bool(place and not is_likely))
 
 
-def _place(functions: Sequence[ast.FunctionDef | ast.AsyncFunctionDef], value: ast.expr | None) -> str:
-    """Return the line of a value and the innermost function around it: `line 9, in main()`."""
-    line = value.lineno if value is not None else 0
-    around = [function for function in functions if function.lineno <= line <= (function.end_lineno or 0)]
+def _place(functions: Sequence[ast.FunctionDef | ast.AsyncFunctionDef], spot: arguments.Spot) -> str:
+    """Return the lines of a value and the innermost function around it: `line 9, in main()`."""
+    lines = _lines(spot)
+    around = [function for function in functions if function.lineno <= lines[0] <= (function.end_lineno or 0)]
     innermost = f", in {max(around, key=lambda function: function.lineno).name}()" if around else ""
-    return f"line {line}{innermost}"
+    return f"line{'s' if len(lines) > 1 else ''} {' and '.join(map(str, lines))}{innermost}"
+
+
+def _lines(spot: arguments.Spot) -> list[int]:
+    """Return the lines in which a name has its value."""
+    return sorted({value.lineno for position in (spot, *spot.others) if (value := position.value) is not None})
 
 
 def repeated_lines(text: str) -> dict[str, list[int]]:
     """Return the lines of a Python file that set a value that a parameter replaces in all of them, by name.
 
-    Names with a single such line are left out.
+    Names with a single such line, and numbers that two layers share, are left out.
     """
-    lines = {
-        name: sorted({value.lineno for position in (spot, *spot.others) if (value := position.value) is not None})
-        for name, spot in arguments.spots(notebook.parse(text)).items()
-    }
+    spots = arguments.spots(notebook.parse(text))
+    lines = {name: _lines(spot) for name, spot in spots.items() if not spot.is_shared}  # whose place says them
     return {name: numbers for name, numbers in lines.items() if len(numbers) > 1}
 
 

@@ -12,7 +12,7 @@ import ast
 import dataclasses
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 # Facts about a trial → their descriptions. A parameter of the same name wins.
@@ -32,6 +32,9 @@ FLAGS, HYDRA, PAIRS, GLOBALS = "flags", "hydra", "pairs", "globals"
 FOR_ALL = (FLAGS, HYDRA, PAIRS, GLOBALS)  # placeholders for all parameters that no other placeholder names
 BOOLEANS = ("switch", "value", "negated")  # formats of booleans in flags; see `build`
 LISTS = ("spread", "repeat", "comma", "literal")  # formats of lists in flags; see `build`
+_OUT, _IN = re.compile(r"(?:^|_)out(?:put)?(?:_|$)"), re.compile(r"(?:^|_)in(?:put)?(?:_|$)")  # words in keywords of layers
+_SIZED_LAYER = re.compile(r"(?:Linear|Conv\dd|Affine)$")  # its first two arguments are what it takes in and puts out
+_LAYER_SIZE = re.compile(r"hidden|size|dim|width|units|neurons|features|channels", re.IGNORECASE)
 _NO_CLASSES = ("Error", "Exception", "Exit", "Warning")  # ends of the names of exceptions, whose numbers are exit codes
 _DICT_TYPES = ("dict", "OrderedDict", "ConfigDict", "EasyDict", "AttrDict", "Namespace", "SimpleNamespace", "Config")
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")  # the group is the name; there is none for a doubled brace
@@ -166,6 +169,7 @@ class Spot:
         owner: Class, function, call, object or dict that has the name; "" for none.
         is_default: Whether it is the default of a function's argument, which callers may override.
         is_numbered: Whether it is one of several keywords of calls with the same name, and a number tells it from them.
+        is_shared: Whether one layer puts the number out and the next one takes it in.
     """
 
     parent: Any
@@ -174,6 +178,7 @@ class Spot:
     owner: str = ""
     is_default: bool = False
     is_numbered: bool = False
+    is_shared: bool = False
 
     @property
     def value(self) -> ast.expr | None:
@@ -205,6 +210,8 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
     - A number that is the first argument of a class has the name of the class: `Dropout(0.5)`. That of the second such call
       is `Dropout_2`.
     - The number of a keyword that has no name by these rules is numbered as well: the second `Net(width=8)` is `width_2`.
+    - A whole number that one layer puts out and the next one takes in has one name, which stands for both: `Linear_2` in
+      `Linear(8, 50), Linear(50, 4)`, and `size_out` in `Dense(size_in=8, size_out=50), Dense(size_in=50, size_out=4)`.
     """
     top_level = {name: _assigned_spot(nodes) for name, nodes in _assignments(tree).items()}
     by_name: dict[str, list[Spot]] = {}
@@ -225,7 +232,63 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
         if owner and name not in unambiguous and len(owned_spots) == 1
     }
     named = longer_named | top_level | unambiguous
-    return _numbered_spots(tree, named) | first_argument_spots(tree) | named
+    return _linked(tree, _numbered_spots(tree, named) | first_argument_spots(tree) | named)
+
+
+def similar_size(name: str, shared_names: Iterable[str]) -> str:
+    """Return the first name of a number that two layers share if an unknown name may mean it; "" otherwise.
+
+    Args:
+        name: Unknown name, such as `hidden_size`.
+        shared_names: Names of such numbers, see `Spot.is_shared`.
+    """
+    return next(iter(shared_names), "") if _LAYER_SIZE.search(name) else ""
+
+
+def _linked(tree: ast.Module, spots: Mapping[str, Spot]) -> dict[str, Spot]:
+    """Return positions by name, with one name for a whole number that one layer puts out and the next one takes in.
+
+    Args:
+        tree: Syntax tree of a script.
+        spots: Positions by name, without this rule.
+    """
+    names = {id(spot.value): name for name, spot in spots.items()}
+    linked = dict(spots)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    last_outputs: dict[str, Spot] = {}  # class → what its last layer puts out
+    for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
+        layer = ast.unparse(call.func)
+        inputs, outputs = _layer_size(call, 0, _IN), _layer_size(call, 1, _OUT)
+        last_output = last_outputs.pop(layer, None)
+        if inputs is not None and last_output is not None and _number(inputs) == _number(last_output):
+            first, *others = [names[id(spot.value)] for spot in (last_output, inputs) if id(spot.value) in names] or [""]
+            if first:
+                linked[first] = dataclasses.replace(last_output, others=(inputs,), is_numbered=True, is_shared=True)
+            for other in others:
+                linked.pop(other, None)
+        if outputs is not None:
+            last_outputs[layer] = outputs
+    return linked
+
+
+def _layer_size(call: ast.Call, index: int, words: re.Pattern[str]) -> Spot | None:
+    """Return the position of a whole number that is a size of a layer; None without one.
+
+    Args:
+        call: Call that may create a layer.
+        index: Index of the size among its positional arguments, which count only for layers that are known to have it.
+        words: Pattern for the keyword that may give it instead.
+    """
+    candidates = [Spot(keyword) for keyword in call.keywords if keyword.arg and words.search(keyword.arg)]
+    if _SIZED_LAYER.search(ast.unparse(call.func)) and len(call.args) > index:
+        candidates.append(Spot(call.args, index))
+    return candidates[0] if candidates and _number(candidates[0]) is not None else None
+
+
+def _number(spot: Spot) -> int | None:
+    """Return the whole number at a position; None without one."""
+    value = spot.value.value if isinstance(spot.value, ast.Constant) else None
+    return value if type(value) is int else None
 
 
 def _constant_spots(tree: ast.Module) -> Iterator[tuple[str, Spot]]:

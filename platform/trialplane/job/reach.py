@@ -7,8 +7,9 @@ import contextlib
 import dataclasses
 import itertools
 import re
+import shlex
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ _COMPUTING = re.compile(
 _READS_ARGUMENTS = re.compile(
     r".*(?:argv|(?i:arg(?:ument)?s?_?pars)|parse_(?:known_)?arg).*|(?:\w+_)?cli(?:_\w+)?|\w*CLI|flags|FLAGS"
 )
+_TRAINS = re.compile("train|fit")  # in the name of a subcommand
 _RUNS_OTHERS = frozenset(("exec", "import_module", "run_module", "run_path", "__import__"))  # of files with any name
 _LARGEST_TEXT = 1 << 20  # bytes of a file that is searched
 
@@ -61,6 +63,13 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
     is_invalid = bool({("space",), ("params",), ("command",), ("script",)} & set(broken)) or (command and script)
     if has_arguments or is_invalid or job.search.function:  # a function defines the parameters, so their names are unknown
         return
+    if script and (subcommands := _fire_subcommands(folder / script)):
+        option = shlex.quote(f'arguments=["{subcommands[0]}", "{{flags}}"]')
+        others = f" (or {', '.join(subcommands[1:])} in its place)"
+        yield Issue(
+            ("script",), f"{script} needs one of its subcommands before the parameters: type `--set {option}`{others}"
+        )
+        return
     fields = dict.fromkeys(job.params, "params") | dict.fromkeys(job.search.names, "space")  # parameter → its field
     # Fields such as pruner.max_resource name a parameter that need not reach the program.
     for text in _texts_in(job.model_dump(exclude={"params", "space"})):
@@ -75,6 +84,20 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
             remedies = {name: _script_remedy(name, script, spots) for name in fields}
     for name, remedy in remedies.items():
         yield Issue((fields[name], name), f"has no effect, because it does not reach the program: {remedy}")
+
+
+def _fire_subcommands(script: Path) -> list[str]:
+    """Return the subcommands of a script that calls fire with a dict of several, one that trains first; [] for others."""
+    with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        data = script.read_bytes()
+        for node in ast.walk(notebook.parse(data)) if b"fire" in data else ():
+            match node:
+                case ast.Call(
+                    func=ast.Name(id="Fire") | ast.Attribute(attr="Fire"), args=[ast.Dict(keys=[_, _, *_] as keys), *_]
+                ):
+                    names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+                    return sorted(names, key=lambda name: not _TRAINS.search(name))
+    return []
 
 
 def are_constants(job: Job, folder: Path) -> bool:
@@ -109,25 +132,26 @@ def _command_remedies(command: Sequence[str], roots: Sequence[Path], names: Coll
     return {name: f"write {{{name}}} into command, or `arguments: flags` for --{name}=VALUE at its end" for name in unnamed}
 
 
-def _script_remedy(name: str, script: str, spots: Collection[str]) -> str:
+def _script_remedy(name: str, script: str, spots: Mapping[str, arguments.Spot]) -> str:
     """Return the ways to give a parameter to a script that reads no arguments.
 
     Args:
         name: Name of the parameter.
         script: Path of the script.
-        spots: Names with a value in the script's text that a parameter can replace.
+        spots: Values in the script's text that a parameter can replace, by name.
     """
     if name in spots:
         globals_remedy = f"to replace the value of {name} in its text, or type `--set arguments=globals`"
         return f"{script} reads no --{name}; write `arguments: globals` {globals_remedy}"
-    hint = errors.nearest(name, spots)
+    shared = arguments.similar_size(name, (key for key, spot in spots.items() if spot.is_shared))
+    hint = f"did you mean {shared}?" if shared else errors.nearest(name, spots)
     hint = f"{hint.removesuffix('?')} in its text, with `--set arguments=globals`? Or " if hint.endswith("?") else ""
     advice = f"{hint}let it read --{name}, for example by argparse; if it does, unseen here, type `--set arguments=flags`"
     return f"{script} reads no --{name}; {advice}"
 
 
-def _unread_spots(script: Path, roots: Sequence[Path], names: Collection[str]) -> Collection[str] | None:
-    """Return the names with a value in a script's text, if it certainly reads no parameters; None otherwise.
+def _unread_spots(script: Path, roots: Sequence[Path], names: Collection[str]) -> Mapping[str, arguments.Spot] | None:
+    """Return the values, by name, in a script's text, if it certainly reads no parameters; None otherwise.
 
     Args:
         script: The script.

@@ -32,6 +32,7 @@ class Option:
             such as `Encoder.dropout`.
         place: Line and function of a value in the text of a script that has no name of its own, such as `line 9, in main()`.
         on_request: Whether it is searched only on request, because other values of the script have the same name.
+        shared: Whether it is a number in the text of a script that one layer puts out and the next one takes in.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Option:
     aliases: tuple[str, ...] = ()
     place: str = ""
     on_request: bool = False
+    shared: bool = False
 
     def __post_init__(self) -> None:
         """Remove a default, or all choices, with an integer that is too large for a job file."""
@@ -70,6 +72,7 @@ class Declared:
         overrides: Whether the script takes `lr=0.1`, as OmegaConf does.
         function: Function that reads the arguments and that the script itself does not call.
         switches: Flags that take no value, also those that a job cannot set.
+        open: Whether the script takes options that it does not declare, as a function with `**kwargs` does.
     """
 
     options: tuple[Option, ...] = ()
@@ -81,3 +84,4 @@ class Declared:
     overrides: bool = False
     function: str = ""
     switches: tuple[str, ...] = ()
+    open: bool = False

@@ -919,6 +919,9 @@ def refuse_unknown(
     if unchecked_names := sorted(unlisted_names - known_names):
         output.note(f"{', '.join(unchecked_names)}: not checked, as jsonargparse lists no arguments of a class to choose")
     unknown_names = [name for name in names if name not in known_names | unlisted_names]
+    if unknown_names and declared.open:
+        output.note(f"{', '.join(unknown_names)}: not checked, as {title} takes any --NAME=VALUE")
+        return
     flags = [option.flag for option in declared.options if option.flag]
     has_unlisted_keys = declared.pairs and all(flag.startswith("-") for flag in flags)  # of yacs
     # The options of a LightningCLI do not include the arguments of its Trainer.
@@ -937,14 +940,29 @@ def refuse_unknown(
         raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
     words, folder = ((), ".") if parsed_script.call is None else (parsed_script.call.arguments, parsed_script.call.folder)
     in_files = {name: file_and_key for name in unknown_names if (file_and_key := _key_in_files(name, copy.folder, words))}
-    names_with_hints = _names_with_hints(unknown_names, known_names, in_files, declared.left_out)
+    other_names = known_names - set(names)  # the user searches the rest already, and does not mean it twice
+    shared = {option.name: option for option in declared.options if option.shared}
+    similar_sizes = {name: arguments.similar_size(name, shared) for name in unknown_names}
+    shared_sizes = {name: shared[similar] for name, similar in similar_sizes.items() if similar}
+    names_with_hints = [
+        f"{name}; did you mean {shared_sizes[name].name}?" if name in shared_sizes else text
+        for name, text in zip(
+            unknown_names,
+            _names_with_hints(unknown_names, known_names, other_names, in_files, declared.left_out),
+            strict=True,
+        )
+    ]
     # Of a command that a shell script starts, the settings file is found.
     if in_files and (started_remedy := launcher.started_remedy(started_commands())):
         remedy = f"; {started_remedy}"
     else:
         remedy = _file_remedy(in_files, declared, folder, typed)
     remedy = remedy or _remedy_with_longer_names(typed, unknown_names, known_names)
-    has_similar = any(errors.nearest(name, known_names).endswith("?") for name in unknown_names)
+    if not remedy and typed and len(unknown_names) == 1 and unknown_names[0] in shared_sizes:
+        size = shared_sizes[unknown_names[0]]
+        command = _with_names(typed, {unknown_names[0]: [size.name]})
+        remedy = f"; `{command}` searches the {size.default} in {size.place}, which one layer puts out and the next takes in"
+    has_similar = any(errors.nearest(name, other_names).endswith("?") for name in unknown_names)
     if not remedy and not has_similar and (started_remedy := launcher.started_remedy(started_commands())):
         remedy = f"; for an option that it does not set, {started_remedy}"
     elif not remedy and not has_similar and not reason and (copy.file.suffix == ".py" or parsed_script.call is not None):
@@ -960,6 +978,7 @@ def refuse_unknown(
 def _names_with_hints(
     unknown_names: Sequence[str],
     known_names: Collection[str],
+    other_names: Collection[str],
     in_files: Mapping[str, tuple[str, str]],
     left_out: Sequence[str],
 ) -> list[str]:
@@ -968,6 +987,7 @@ def _names_with_hints(
     Args:
         unknown_names: The names.
         known_names: Names of the script's parameters.
+        other_names: Those that the user does not search yet.
         in_files: Settings file and full key of each name that one has.
         left_out: Remarks on values that are not parameters.
     """
@@ -975,7 +995,7 @@ def _names_with_hints(
     for name in unknown_names:
         remark = next((text for text in left_out if text.startswith(f"{name} of ")), "")
         longer_names = _longer_names(name, known_names)
-        similar = errors.nearest(name, known_names)  # if no name is similar, it is the list of all, which is printed once
+        similar = errors.nearest(name, other_names)  # if no name is similar, it is the list of all, which is printed once
         is_printed = any(similar in text for text in names_with_hints)
         if name in in_files:
             file, key = in_files[name]
@@ -1003,15 +1023,20 @@ def _remedy_with_longer_names(typed: str, unknown_names: Sequence[str], known_na
     longer_names = {name: _longer_names(name, known_names) for name in unknown_names}
     if not typed or not all(longer_names.values()):
         return ""
+    return f"; `{_with_names(typed, longer_names)}` searches each of them: leave out those that you do not mean"
+
+
+def _with_names(typed: str, other_names: Mapping[str, Sequence[str]]) -> str:
+    """Return the user's command with other names, perhaps several, in place of names in its space."""
     words: list[str] = []
     for word in shlex.split(typed):
         name, _, range_text = word.partition("=")
-        if words[-1:] == ["--space"] and name in longer_names:
+        if words[-1:] == ["--space"] and name in other_names:
             del words[-1]
-            words += [text for longer in longer_names[name] for text in ("--space", f"{longer}={range_text}")]
+            words += [text for other_name in other_names[name] for text in ("--space", f"{other_name}={range_text}")]
         else:
             words.append(word)
-    return f"; `{shlex.join(words)}` searches each of them: leave out those that you do not mean"
+    return shlex.join(words)
 
 
 def _override_error(names: Collection[str], copy: ScriptCopy) -> str | None:

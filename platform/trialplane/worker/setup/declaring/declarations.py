@@ -26,7 +26,7 @@ class Declarations:
     """The arguments that a script's parsers declare. The process ends at the parser that reads the arguments.
 
     The attributes without a description here are the fields of `Declared`, which has their meanings: `takes_pairs` is its
-    `pairs`, `words_before_pairs` its `trailing` and `takes_overrides` its `overrides`.
+    `pairs`, `words_before_pairs` its `trailing`, `takes_overrides` its `overrides` and `takes_undeclared` its `open`.
 
     Args:
         script: The script.
@@ -49,6 +49,7 @@ class Declarations:
         self.switches: list[str] = []
         self.words_before_pairs: list[str] = []
         self.takes_overrides = False
+        self.takes_undeclared = False
         self.function = ""
         self.missing_key = ""
         self.typed_words = {word.partition("=")[0] for word in sys.argv[1:]}
@@ -66,6 +67,7 @@ class Declarations:
             overrides=self.takes_overrides,
             function=self.function,
             switches=tuple(self.switches),
+            open=self.takes_undeclared,
         )
         self._file.write_text(records.to_json(declared), encoding="utf-8")
         os._exit(0)

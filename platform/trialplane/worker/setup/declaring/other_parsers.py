@@ -175,8 +175,9 @@ def _end_at_fire(declarations: Declarations, component: Any) -> NoReturn:
         component = {name: value for name, value in vars(sys.modules["__main__"]).items() if inspect.isfunction(value)}
     for function in [component] if inspect.isroutine(component) else _fire_functions(declarations, component):
         for parameter in inspect.signature(function).parameters.values():
-            takes_any = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)  # *args, **kwargs
-            if parameter.name != "self" and not takes_any:
+            is_keywords = parameter.kind is parameter.VAR_KEYWORD  # **kwargs
+            declarations.takes_undeclared |= is_keywords
+            if parameter.name != "self" and not is_keywords and parameter.kind is not parameter.VAR_POSITIONAL:
                 declarations.options.append(_fire_option(declarations, parameter))
     declarations.end()
 
