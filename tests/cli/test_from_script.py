@@ -637,6 +637,16 @@ def test_a_function_with_any_keyword_takes_each_name(platform, written: Path) ->
     assert "has no parameter lr" in result.stderr
 
 
+def test_no_name_is_proposed_that_is_searched_already(platform, written: Path) -> None:
+    (written / "fit.py").write_text(ANY_OPTION)
+    spaces = [("--space", f"{name}=1..3") for name in ("mix", "mixx")]
+    told = [
+        platform("init", "--from", "python src/fit.py test", *words, "--no-smoke").stderr
+        for words in ([*spaces[0], *spaces[1]], spaces[1])
+    ]
+    assert "no parameter mixx; there are: mix" in told[0] and "no parameter mixx; did you mean mix?" in told[1]
+
+
 SIZES = "lr = 0.1\nnet = Net(\n    Dense(size_in=10, size_out=50),\n    Dense(size_in=50, size_out=4),\n)\nprint('loss=1')\n"
 
 

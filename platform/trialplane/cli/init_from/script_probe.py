@@ -995,7 +995,9 @@ def _names_with_hints(
     for name in unknown_names:
         remark = next((text for text in left_out if text.startswith(f"{name} of ")), "")
         longer_names = _longer_names(name, known_names)
-        similar = errors.nearest(name, other_names)  # if no name is similar, it is the list of all, which is printed once
+        similar = errors.nearest(name, other_names)
+        if not similar.endswith("?"):  # no name is similar: it is the list of all, which is printed once
+            similar = errors.nearest("", known_names)
         is_printed = any(similar in text for text in names_with_hints)
         if name in in_files:
             file, key = in_files[name]
