@@ -50,6 +50,15 @@ def test_a_configuration_above_the_script_makes_the_folder_above_the_jobs(platfo
     assert "is valid" in platform("validate", "./project").stdout
 
 
+def test_a_value_of_a_configuration_replaces_that_of_its_group(platform, workplace: Path) -> None:
+    files = {**FILES, "conf/config.yaml": "defaults: [{opt: adam}, _self_]\nopt: {lr: 0.75}\n"}
+    write(workplace / "project", files)
+    result = platform("init", "--from", "project/src/fit.py", "--space", "opt=adam,sgd", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert Path("project/job.yaml").read_text().count("  # opt.lr: 0.75\n") == 1
+    assert Path("project/job.yaml").read_text().count("opt.lr: {") == 1, "a parameter that could be searched"
+
+
 def test_a_configuration_that_is_not_there_makes_no_job(platform, workplace: Path) -> None:
     write(workplace / "project", {name: text for name, text in FILES.items() if not name.startswith("conf")})
     result = platform("init", "--from", "project/src/fit.py")

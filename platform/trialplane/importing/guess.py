@@ -21,6 +21,7 @@ def _word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
+_FRACTION = re.compile(r"\.\d")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # num, GPU, Layers and 2 of `numGPULayers2`
 _ABBREVIATED = re.compile(r"mAP|m?IoU")  # words that `_WORDS` would split at their capital letters
 # Sizes of a model whose names are written as one word, as `nhid`, `netwidth` and `ksize`: a prefix and a known word.
@@ -527,6 +528,8 @@ def candidates(text: str) -> list[str]:
     names: dict[str, None] = {}
     for match in matches:
         data_prefix, word = match.groups(default="")
+        if _FRACTION.match(text, match.end()):  # `loss0` of `loss0.595`
+            word = word.rstrip("0123456789")
         name = data_prefix.lower().replace("'s", "") + word  # `valid_0 rmse` of LightGBM's `valid_0's rmse`
         # Of `Last reward: 9, Average reward: 8`, the words before the name are part of it.
         is_repeated = counts[match[0].lower()] > 1

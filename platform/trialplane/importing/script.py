@@ -1045,7 +1045,8 @@ def hydra_options(
             chosen = overrides.get(group, chosen)
             if isinstance(chosen, str) and chosen in groups.get(group, {}):
                 options += _group_options(group, chosen, groups[group], requested, is_fixed=group in overrides)
-    return [*options, *_leaves({key: value for key, value in data.items() if key not in _HYDRA_KEYS})]
+    options += _leaves({key: value for key, value in data.items() if key not in _HYDRA_KEYS})
+    return list({option.name: option for option in options}.values())  # its own value replaces that of a group
 
 
 def _group_options(

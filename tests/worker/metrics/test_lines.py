@@ -219,6 +219,7 @@ def test_the_last_words_of_a_metrics_name_are_no_other_metric(line: str, others:
         ("reward mean 12.5 after 3 episodes", "reward", 12.5),
         ("2026-11-27 22:51:52 INFO     Test auc_pr at step 299: 0.312", "test_auc_pr", 0.312),
         ("the dog's bowl 3", "dog_bowl", 3.0),
+        ("EPOCH[1/11] loss0.690-|Sample:0.54|", "loss", 0.69),
     ],
 )
 def test_names_with_signs_that_mlflow_does_not_keep(line: str, name: str, value: float) -> None:
@@ -232,6 +233,9 @@ def test_names_with_signs_that_mlflow_does_not_keep(line: str, name: str, value:
         "Saved best accuracy after epoch 3: 12 files",
         "accuracy average 10 batches",
         "accuracy mean",
+        "accuracy10",
+        "accuracy0.5.1",
+        "accuracy1 0.5",
     ],
 )
 def test_a_whole_number_after_an_average_is_a_count(line: str) -> None:

@@ -177,7 +177,7 @@ def _make_job(
         _print_repeated(name, origin.text, job)
     elif config.endswith(".py"):
         _print_repeated(config, script_folder.source(start.folder / config), job)
-    return job, result, *_summary(title, job, parsed_script, result, job_file, request)
+    return job, result, *_summary(origin, job, parsed_script, result, job_file, request)
 
 
 def _print_remarks(
@@ -520,7 +520,7 @@ def _print_missing_values(title: str, job: ScriptJob, job_file: Path) -> None:
 
 
 def _summary(
-    title: str, job: ScriptJob, parsed_script: Script, result: smoke.Smoke | None, job_file: Path, request: Request
+    origin: Origin, job: ScriptJob, parsed_script: Script, result: smoke.Smoke | None, job_file: Path, request: Request
 ) -> tuple[str, str]:
     """Return the sentence that says what the job searches and optimizes, and the options that `submit` needs."""
     options = ""
@@ -529,8 +529,8 @@ def _summary(
         summary += "" if request.space else ", in ranges that are guessed"
     elif parsed_script.style is Style.SEARCHES and parsed_script.searcher:
         summary = (
-            f"{title} searches by itself, by {parsed_script.searcher}, and runs unmodified, as one trial; to search here, "
-            'fit one model with `params().get("NAME", VALUE)` after `from trialplane import params`, and write '
+            f"{origin.short_title} searches by itself, by {parsed_script.searcher}, and runs unmodified, as one trial; to "
+            'search here, fit one model with `params().get("NAME", VALUE)` after `from trialplane import params`, and write '
             "`space: {NAME: …}`"
         )
     else:
@@ -546,7 +546,7 @@ def _summary(
     else:
         message, options = script_job.placeholder_message(job, result, os.path.relpath(job_file))
         summary += f"; {message}"
-    if result is not None and result.failure:
+    if result is not None and result.failure and origin.text:
         summary += f"; if it needs other arguments, {script_probe.BY_COMMAND}"
     return summary, options
 

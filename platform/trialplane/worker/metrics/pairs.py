@@ -182,6 +182,7 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
         rf"(?:(?:\s+from\s+{NUMBER}\s?%?)?\s+to(?=\s)|\s+\({NUMBER}\s*+-+>))?"
     )
     value = rf"{CALL_PREFIX}{LIST_PREFIX}(?P<value>{NUMBER}){NUMBER_END}"
-    value_after = rf"(?<!\w)(?P<name>{name_pattern})(?!\w)[\"']?{between}\s*+{value}"
+    # Without anything between, only a decimal number: `loss0.595`.
+    value_after = rf"(?<!\w)(?P<name>{name_pattern})(?:(?!\w)[\"']?{between}\s*+|(?=\d{{1,15}}\.\d)){value}"
     value_before = rf"(?:^|[:=|,;(]) *+(?P<value>\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++(?P<name>{name_pattern})(?!\w)"
     return re.compile(value_after, re.IGNORECASE), re.compile(value_before, re.IGNORECASE)
