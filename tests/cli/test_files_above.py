@@ -49,6 +49,18 @@ def test_a_job_has_the_smallest_folder_with_what_its_script_reads(
     assert (written / "own/job.yaml").exists()
 
 
+@pytest.mark.parametrize("form", ["text", "module", "argument"])
+def test_data_that_a_text_names_are_found_without_a_run(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    files = {f"own/code/{name}": text.replace("{}", ARGUMENTS) for name, text in ABOVE[form].items()}
+    write(written, {**files, "own/data/loss.txt": "loss=0.5\n"})
+    monkeypatch.chdir(written / "own/code")
+    command = "python fit.py --lr 0.5" + (" --file ../data/" if form == "argument" else "")
+    assert platform("init", "--from", command, "--no-smoke").exit_code == 0
+    assert (written / "own/job.yaml").exists()
+
+
 def test_a_folder_with_unrelated_files_is_no_jobs(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(written, {"code/fit.py": ABOVE["text"]["fit.py"].replace("{}", ARGUMENTS), "data/loss.txt": "loss=0.5\n"})
     monkeypatch.setenv("HOME", str(written))
@@ -90,15 +102,14 @@ main()
 
 
 def test_a_hydra_configuration_above_is_in_the_job(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(
-        written, {"bin/fit.py": HYDRA % "'../conf'", "lib/settled.py": "LR = 0.1\n", "conf/conf.yaml": "lr: 0.2\nwidth: 4\n"}
-    )
-    monkeypatch.chdir(written / "bin")
-    command = f"PYTHONPATH={written}/bin/../lib python fit.py width=5"
+    files = {"lib/settled.py": "LR = 0.1\n", "conf/conf.yaml": "lr: 0.2\nwidth: 4\n"}
+    write(written, {"code/bin/fit.py": HYDRA % "'../../conf'", **files})
+    monkeypatch.chdir(written / "code")
+    command = f"PYTHONPATH={written}/code/../lib python bin/fit.py width=5"
     result = platform("init", "--from", command, "--space", "lr=0.1..1")
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
-    reason = f"fit.py names {written}/conf, above this folder; the job is made in {written}, which has both, of "
-    assert f"{reason}`cd bin && {command}`" in result.stderr
+    reason = f"bin/fit.py names {written}/conf, above this folder; the job is made in {written}, which has both, of "
+    assert f"{reason}`cd code && {command}`" in result.stderr
 
 
 def test_hydra_lists_the_configuration_with_the_commands_variables(
