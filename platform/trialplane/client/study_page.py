@@ -68,12 +68,13 @@ class StudyPage:
             return page.page(self._handle.name, [self._current_content()], live=True)
 
     def content_after(self, after: int) -> dict[str, Any] | None:
-        """Return the current content; None if it is still that of version `after`.
+        """Return the facts, with their version, and the columns of the page, as in `page.data`, with their bytes as "block".
 
+        None if the version is still `after`.
         If `after` is the version before the current one, the columns have only what is new in them; see `columns.pack`.
         """
         with self._lock:
-            newest = self._current_content()
+            newest = self._current_content()  # may raise the version
             if self._version == after:
                 return None
             old_columns = self._previous_columns if after == self._version - 1 else ()

@@ -330,7 +330,7 @@ class Iteration:
         """
         metrics = self.metrics()
         return CollectionProgress(
-            iteration=self.request.trial,
+            iteration=self.request.trial,  # iterations are numbered as trials
             units=self.units.arrived,
             units_total=self.units.count,
             units_failed=len(self.units.failed),

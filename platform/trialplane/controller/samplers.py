@@ -123,9 +123,10 @@ def build_sampler(
 def is_rebuilt_for_each_trial(sampler: optuna.samplers.BaseSampler) -> bool:
     """Return whether a new sampler is built for each trial, as the sampler stores nothing that it needs for the next one.
 
-    True for Optuna's samplers, except for the grid, which has computed its points. False for a class of another package,
-    which may store what it has learned.
+    True for Optuna's samplers, except for the grid, which keeps the points that it has computed. False for a class of
+    another package, which may store what it has learned.
     """
+    # `_Grid` and `_Cmaes` are classes of this module.
     return type(sampler).__module__.startswith("optuna.") or isinstance(sampler, _Cmaes)
 
 
@@ -573,7 +574,7 @@ def draw_parameters(
 
 
 def _checked_value(class_path: str, name: str, parameter: space.AnyParameter, drawn: Any) -> Any:
-    """Return the value that a sampler of another package has drawn for a parameter, with a type of Python, not NumPy.
+    """Return a value that a sampler of another package has drawn, in Optuna's form, as a type of Python instead of NumPy's.
 
     Raises:
         EntrypointError: The value is outside of the space.
@@ -582,7 +583,7 @@ def _checked_value(class_path: str, name: str, parameter: space.AnyParameter, dr
     if not points.contains(distribution, drawn):
         problem = f"{name} is {drawn!r}, and must be {space.describe(parameter)}"
         raise errors.EntrypointError(f"the sampler {class_path} draws outside of the space: {problem}")
-    return distribution.to_external_repr(distribution.to_internal_repr(drawn))  # a Python number
+    return distribution.to_external_repr(distribution.to_internal_repr(drawn))  # such as float for np.float64
 
 
 def _suggest_parameter(optuna_trial: optuna.trial.Trial, name: str, parameter: space.AnyParameter) -> Any:

@@ -46,7 +46,7 @@ _TARGET = re.compile(r"^([\w.-]+)[ \t]*:(?!=)", re.MULTILINE)  # train: data
 _MAKE_VARIABLE = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?]?=[ \t]*([^\s#$]+)[ \t]*(?:#.*)?$", re.MULTILINE)  # LR ?= 0.1
 _SILENT = re.compile(r"#|echo\b|$")  # a line of a recipe that trains nothing
 _MAKE_DEFINITION = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?+]?=(.*)$", re.MULTILINE)  # FLAGS = --lr $(LR)
-_RULE = re.compile(r"([\w./ -]+):(?![:=])([^#;]*)")  # train eval: data
+_RULE = re.compile(r"(?P<targets>[\w./ -]+):(?![:=])(?P<prerequisites>[^#;]*)")  # train eval: data
 _MAKE_REFERENCE = re.compile(r"\$[({](\w+)[)}]")  # $(LR), ${LR}
 _PATH = re.compile(r"(?<![\w./$-])\w[\w.-]*/[\w./-]*\w")  # src/train.py
 _LOOP = re.compile(r"^\s*for\s+(\w+)\s+in\s+([^;\n]+?)\s*(?:;|$)", re.MULTILINE)  # for lr in 0.1 0.01;
@@ -825,13 +825,14 @@ def _make_commands(text: str, target: str) -> tuple[list[str], list[str]]:
             for name in rule_targets:
                 recipes[name].append(line.strip().lstrip("@-"))  # make removes these marks, too
         elif (match := _RULE.match(line)) is not None:
-            rule_targets = match[1].split()
+            rule_targets = match["targets"].split()
             for name in rule_targets:
-                prerequisites.setdefault(name, []).extend(match[2].split())
+                prerequisites.setdefault(name, []).extend(match["prerequisites"].split())
                 recipes.setdefault(name, [])
     names = [target]
     for name in names:  # the list grows while it is read
         names += [other for other in prerequisites.get(name, ()) if other in recipes and other not in names]
+    # In make's order, but for prerequisites of the same target.
     return [line for name in reversed(names[1:]) for line in recipes[name]], recipes.get(target, [])
 
 

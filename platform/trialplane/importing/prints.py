@@ -26,7 +26,8 @@ def lines(text: str) -> Iterator[str]:
         if not _PRINTS.fullmatch(name):
             continue
         words = [_shown(argument) for argument in node.args]
-        words += [f"{keyword.arg}={_VALUE}" for keyword in node.keywords if name == "set_postfix" and keyword.arg]
+        if name == "set_postfix":  # tqdm prints the keywords: `set_postfix(loss=x)` is `loss=0.5`
+            words += [f"{keyword.arg}={_VALUE}" for keyword in node.keywords if keyword.arg]
         yield from " ".join(words).splitlines()
 
 

@@ -293,7 +293,7 @@ class _Leaves:
         """
         if len(self._path) >= _MAX_DEPTH:
             raise self._refusal_error(f"is {_MAX_DEPTH} levels deep, which is not allowed. Does it contain itself?")
-        self._path.append("")
+        self._path.append("")  # the caller replaces it with each child's key or index, and removes it at the end
 
     def _collect_array(self, node: Any) -> bool:
         """Add a node to `arrays` if it is an array or a tensor. Return whether it is."""

@@ -817,7 +817,10 @@ def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -
 
 
 def _placeholder_remark(job: ScriptJob, result: smoke.Smoke | None) -> tuple[str, str]:
-    """Return the reason why the objective is a placeholder, and what the user must do."""
+    """Return the reason why the objective is a placeholder, and what to do: "it printed no metric", "name a metric that …".
+
+    `capture: wandb` is written only after a run, so without one the script must print the metric.
+    """
     if result is None:
         reason = "the script was not run"
     elif metrics := _metrics(result):
@@ -825,8 +828,8 @@ def _placeholder_remark(job: ScriptJob, result: smoke.Smoke | None) -> tuple[str
     else:
         reason = "it printed no metric"
     verb = "logs to W&B" if result is not None and job.uses_wandb else "prints"
-    place = f"of {' or '.join(job.metric_files)}" if job.metric_files else f"that it {verb}"
-    return reason, f"name a metric {place}"
+    origin = f"of {' or '.join(job.metric_files)}" if job.metric_files else f"that it {verb}"
+    return reason, f"name a metric {origin}"
 
 
 def _metrics(result: smoke.Smoke | None) -> list[str]:

@@ -102,16 +102,16 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
     if _may_merge_arguments(copy, parsed_script):
         declared, _ = _probe_arguments(copy)
         if declared.options:
-            style = Style.HYDRA if declared.overrides else Style.ATTRIBUTES
+            style = Style.HYDRA if declared.overrides else Style.ATTRIBUTES  # Hydra's notation: lr=0.1
             return dataclasses.replace(parsed_script, style=style), declared
-    if parsed_script.style is Style.UNKNOWN and guess.space(parsed_script.values):
+    if parsed_script.style is Style.UNKNOWN:
+        if not guess.space(parsed_script.values):
+            raise InputError(f"{_advice(copy)}. Nothing was changed")
         return as_globals(parsed_script), Declared(parsed_script.values)
-    lacks_options = parsed_script.style is Style.GLOBALS and not guess.space(parsed_script.options)
-    if parsed_script.style is Style.UNKNOWN or lacks_options:
-        advice = _advice(copy)
-        if parsed_script.style is Style.UNKNOWN or _reads_wandb_config(script_folder.source(copy.path)):
-            raise InputError(f"{advice}. Nothing was changed")
-        output.note(f"{advice}. Until then, the job is one trial without parameters")
+    if parsed_script.style is Style.GLOBALS and not guess.space(parsed_script.options):
+        if _reads_wandb_config(script_folder.source(copy.path)):
+            raise InputError(f"{_advice(copy)}. Nothing was changed")
+        output.note(f"{_advice(copy)}. Until then, the job is one trial without parameters")
         return dataclasses.replace(parsed_script, style=Style.SEARCHES), Declared()
     if parsed_script.style is Style.COMMAND and parsed_script.config:  # a settings file that the command names
         in_command = _options_in_command(parsed_script, Declared())
@@ -785,9 +785,9 @@ def _hydra_parameters(
         return Declared(tuple(options))
     log = copy.scratch / "composed.yaml"
     command = [*copy.start.words(copy.name), "--cfg", "job"]  # prints the configuration and ends
-    environ = {**variables, **_probe_environment(copy.scratch), "PYTHONWARNINGS": "ignore"}  # of which YAML has none
+    environ = {**variables, **_probe_environment(copy.scratch), "PYTHONWARNINGS": "ignore"}  # the log has stderr too
     process_end = bounded.run(command, copy.folder, environ, log, _LONGEST_PROBE)
-    with contextlib.suppress(SpecError):
+    with contextlib.suppress(SpecError):  # the output is no configuration
         composed = log.read_text(encoding="utf-8", errors="replace") if process_end.code == 0 else ""
         if options := script.hydra_options(composed, copy.file.name):
             return Declared(tuple(options))

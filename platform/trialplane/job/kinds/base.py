@@ -318,7 +318,10 @@ class Base(models.Model):
 
     @property
     def watched_metric(self) -> str:
-        """Metric by whose reports running trials are compared. "" if they are not compared."""
+        """Metric by whose reports a pruner would compare running trials, even if the job has no pruner.
+
+        "" if trials run one after another, or have several objectives, which Optuna does not prune.
+        """
         if self.is_sequential or len(self.objectives) > 1:
             return ""
         return self.search.watched_objective(self.objectives[0]).metric

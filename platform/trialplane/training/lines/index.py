@@ -176,7 +176,8 @@ class OpenText:
         Raises:
             DataError: The line is not UTF-8.
         """
-        raw = self._bytes[self._offsets[row] : self._offsets[row + 1] - 1]  # without the newline at its end
+        # Without the newline at its end. If the file does not end in one, the last offset is one more than its size.
+        raw = self._bytes[self._offsets[row] : self._offsets[row + 1] - 1]
         if self._omits_empty_lines:
             raw = raw[raw.rfind(b"\n") + 1 :]  # the omitted lines are before this one
         if raw.endswith(b"\r"):
