@@ -28,6 +28,7 @@ def failing(reason: str) -> Callable[..., int]:
 
 @pytest.mark.parametrize("reason", [f"no trial can start: train.py {errors.ARGUMENTS_REFUSED}: error", "out of memory"])
 def test_the_command_for_a_settings_file_is_shown(platform, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    Path("train.py").touch()
     monkeypatch.setattr(submit, "_submit", failing(reason))
     words = ["--param", "config=conf/small file.ini", "--space", "lr=1e-4..1e-1:log", "--objective", "mae:min", "--local"]
     result = platform("submit", "hpo", "./train.py", *words)
