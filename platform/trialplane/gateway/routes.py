@@ -208,9 +208,9 @@ class Gateway:
         controller_status = self._controllers.status(run) if alive else None
         status = _require(controller_status or ledger_status, run, "status")
         desired = self._runs.column(run, labels.LEDGER_DESIRED) or {}
-        # 0 for an active controller, whose status always belongs to the last start.
-        start_time = 0.0 if controller_status else self._start_time(run)
         with contextlib.suppress(ValueError):  # an invalid status is returned unchanged, and the laptop explains it
+            # 0 for an active controller, whose status always belongs to the last start.
+            start_time = 0.0 if controller_status else self._start_time(run)
             desired_state = RunState(desired.get("state", RunState.RUNNING))
             view = LedgerView(_parse_status(status), desired_state, alive=alive, begun=start_time)
             status |= records.to_dict(self._corrected(run, view))  # fields that only a newer controller knows stay

@@ -149,7 +149,10 @@ class Peer(HttpToolsProtocol):
             self._start_idle_timer()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, unless a ledger is open on it. uvicorn calls this at the end of the idle time."""
+        """Close an idle connection, unless a ledger is open on it and its client has read the last response.
+
+        uvicorn calls this at the end of the idle time.
+        """
         has_unread_response = self.transport.get_write_buffer_size() > 0  # bytes that the client does not read
         if has_unread_response:
             self.transport.abort()

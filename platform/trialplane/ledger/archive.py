@@ -254,8 +254,11 @@ class Archive:
         with self._connect(run) as (connection, this_run):
             job = _job(connection, this_run)
             at_trial = reading.pages(tables.select(connection), run, size=PAGE, where="AND trial = :trial", trial=trial)
-            matches = [candidate for candidate in at_trial if attempt in (None, candidate.request.attempt)]
-            return reading.trial_row(job, matches[-1], alive) if matches else None  # the last one is the newest
+            newest: Attempt | None = None
+            for candidate in at_trial:  # only one is kept, as an attempt can have megabytes
+                if attempt in (None, candidate.request.attempt):
+                    newest = candidate
+            return reading.trial_row(job, newest, alive) if newest else None
 
     def has_saved(self, run: str) -> bool | None:
         """Return whether an attempt of the run has saved a checkpoint.

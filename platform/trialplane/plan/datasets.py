@@ -21,7 +21,7 @@ _MOST_WHOLE = 1 << 30  # bytes of the files of a parameter that are read complet
 _END = 1 << 20  # bytes that are read at each end of a larger file
 _MOST_FILES = 10_000  # limit of the files of a parameter
 # Names of parameters whose texts are data (`train_data`, `dataset_path`), or, with a slash as in the names of a hub, a model
-# (`model_name`, which is group 1).
+# (`model_name`; only then there is a group 1).
 _DATA_NAME = re.compile(
     r"(?:^|[^a-z])(?:data|datasets?|corpus|(model))(?:_(?:name|path|files?|url|dir|folder|id))?$", re.IGNORECASE
 )
