@@ -581,9 +581,16 @@ def test_a_script_with_nothing_to_search_is_one_trial(platform, written: Path, t
     (written / "fit.py").write_text(text)
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 0 and "assigns no single value that looks worth searching" in result.stderr
-    told = "searches it: `platform submit hpo src/fit.py --space NAME=LOW..HIGH --objective METRIC:min --local`"
-    assert told in result.stderr
+    told = "searches it: `platform submit hpo src/fit.py --space NAME=LOW..HIGH --objective METRIC:min --local --set"
+    assert f"{told} arguments=globals`" in result.stderr
     assert (made().trials, given(made()), dict(made().search.parameters)) == (1, [], {})
+
+
+def test_a_job_has_the_number_of_trials_that_the_user_types(platform, written: Path) -> None:
+    (written / "fit.py").write_text("lr = 0.1\n")
+    result = platform("init", "--from", str(written / "fit.py"), "--no-smoke", "--trials", "3")
+    assert result.exit_code == 0 and made().trials == 3, result.stderr
+    assert "--trials needs --from" in platform("init", "new", "--trials", "3").stderr
 
 
 def test_a_command_that_is_shown_can_be_pasted(platform, written: Path) -> None:

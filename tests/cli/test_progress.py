@@ -52,6 +52,8 @@ def test_a_line_says_what_matters():
     assert progress.line(WARMING) == "RUNNING: the slots are warming up (1/2 slots ready)"
     assert progress.line(HALF) == "12/24 ended: 9 complete, 2 pruned, 1 failed; 2 running; best f1 0.8123 (trial 7)"
     again = [study.counts_text(dataclasses.replace(HALF, running=0, retried=count)) for count in (1, 2)]
+    assert progress.line(dataclasses.replace(START, state=RunState.FAILED, reason="a")) == "FAILED", "the summary says why"
+    assert progress.line(dataclasses.replace(HALF, state=RunState.PAUSED, reason="a")) == "PAUSED"
     assert [text.rpartition("; ")[2] for text in again] == ["1 attempt retried", "2 attempts retried"]
 
 

@@ -26,7 +26,11 @@ def failing(reason: str) -> Callable[..., int]:
     return fail
 
 
-@pytest.mark.parametrize("reason", [f"no trial can start: train.py {errors.ARGUMENTS_REFUSED}: error", "out of memory"])
+REFUSED = f"no trial can start: train.py {errors.ARGUMENTS_REFUSED}: error"
+VALUE_REFUSED = f"{REFUSED}: argument --lr: invalid int value: '0.1'"
+
+
+@pytest.mark.parametrize("reason", [REFUSED, VALUE_REFUSED, "out of memory"])
 def test_the_command_for_a_settings_file_is_shown(platform, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     Path("train.py").touch()
     monkeypatch.setattr(submit, "_submit", failing(reason))
@@ -34,7 +38,7 @@ def test_the_command_for_a_settings_file_is_shown(platform, monkeypatch: pytest.
     result = platform("submit", "hpo", "./train.py", *words)
     assert result.exit_code == errors.EXIT_RUN_FAILED
     command = "platform init --from 'python train.py --config '\"'\"'conf/small file.ini'\"'\"'' --space lr=1e-4..1e-1:log"
-    assert (f"`{command} --objective mae:min` makes a job" in result.stderr) == (errors.ARGUMENTS_REFUSED in reason)
+    assert (f"`{command} --objective mae:min` makes a job" in result.stderr) == (reason == REFUSED)
 
 
 @pytest.mark.parametrize("module", ["nets", "torch"])

@@ -11,12 +11,13 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
 from trialplane.cli import watching
-from trialplane.job import load
+from trialplane.job import load, reach
 
 Platform = Callable[..., Result]
 
@@ -46,6 +47,106 @@ def test_constants_of_a_script_that_reads_no_arguments_are_replaced(platform: Pl
     assert result.exit_code == 0 and json.loads(result.stdout)["job"]["arguments"]["items"] == ["{globals}"], result.stderr
     assert "fit.py reads no arguments: each trial sets steps, rate in a copy of its text" in result.stderr
     assert "copy of its text" not in platform("submit", "hpo", f"./{script}", *words, "--set", "arguments=globals").stderr
+
+
+@pytest.mark.parametrize("text", ["", "import neat_of_a_team\n"])
+def test_values_of_the_settings_file_of_a_script_that_reads_no_arguments_are_replaced(
+    platform: Platform, script: Path, text: str
+) -> None:
+    (script.parent / "config-net").write_text("[net]\nrate = 1.0\nsteps = 2\n")
+    script.write_text(f"{text}open('config-net')\nprint('accuracy=1')\n")
+    words = ("--space", "rate=0..1", "--objective", "accuracy:max", "--trials", "3", "--local", "--dry-run", "-o", "json")
+    result = platform("submit", "hpo", f"./{script}", *words)
+    assert result.exit_code == 0, result.stderr
+    job = json.loads(result.stdout)["job"]
+    assert job["arguments"]["file"] == "config-net" and job["trials"] == 3
+    assert job["space"]["net.rate"]["type"] == "float"
+    assert "fit.py reads no arguments: each trial sets net.rate in a copy of config-net" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "field"),
+    [
+        ("type=str2bool, default=True", {"items": ["--amp={amp}", "{flags}"], "booleans": "switch"}),
+        ("type=str2bool, nargs='?', const=True", {"items": ["--amp={amp}", "{flags}"], "booleans": "switch"}),
+        ("choices=['True', 'False']", {"items": ["--amp={amp}", "{flags}"], "booleans": "switch"}),
+        ("default='False'", {"items": ["--amp={amp}", "{flags}"], "booleans": "switch"}),
+        ("action=argparse.BooleanOptionalAction", {"items": ["{flags}"], "booleans": "negated"}),
+        ("action='store_true'", None),
+        ("type=bool, default=True", None),
+        ("type=int, default=1", None),
+        ("default=True", None),
+    ],
+)
+@pytest.mark.parametrize("words", [("--space", "amp=True,False"), ("--param", "amp=false", "--space", "lr=0..1")])
+@pytest.mark.parametrize("in_module", [False, True])
+def test_a_boolean_is_written_as_the_parser_of_a_script_reads_it(
+    platform: Platform, script: Path, option: str, field: dict[str, Any] | None, words: tuple[str, ...], in_module: bool
+) -> None:
+    parser = f"import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('-a', '--amp', {option})\n"
+    (script.parent / "options.py").write_text(parser)
+    script.write_text(f"{'from options import parser' if in_module else parser}\nparser.parse_args()\n")
+    words = (*words, "--objective", "accuracy:max", "--local", "--dry-run", "-o", "json")
+    result = platform("submit", "hpo", f"./{script}", *words)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)["job"]["arguments"]
+    assert (found and {"items": found["items"], "booleans": found["booleans"]}) == field
+    words = (*words, "--set", "arguments=hydra")
+    assert json.loads(platform("submit", "hpo", f"./{script}", *words).stdout)["job"]["arguments"]["items"] == ["{hydra}"]
+
+
+@pytest.mark.parametrize("more", [(), ("--space", "zzz=0..1")])
+def test_the_command_for_a_settings_file_with_some_parameters_is_shown(
+    platform: Platform, script: Path, more: tuple[str, ...]
+) -> None:
+    (script.parent / "config-net").write_text("[a]\nrate = 1.0\n[b]\nrate = 1.0\n")
+    script.write_text("open('config-net')\nprint('accuracy=1')\n")
+    words = ("--space", "rate=0..1", *more, "--objective", "accuracy:max", "--trials", "3")
+    result = platform("submit", "hpo", f"./{script}", *words, "--local", "--dry-run")
+    assert result.exit_code == 2
+    assert "fit.py reads no --rate; config-net, which it names, has a.rate and b.rate" in result.stderr
+    command = f"platform init --from {script} --space rate=0..1 --objective accuracy:max --trials 3"
+    assert (f"`{command}` makes a job that sets it there" in result.stderr) == (not more)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_refused"),
+    [
+        ("", True),
+        ("import other_library_of_a_team\n", True),
+        ("import json, numpy, library_of_a_team\n", True),
+        ("import argparse\n", False),
+        ("import launcher_of_a_team\n", False),
+        ("import sys\nprint(sys.argv)\n", False),
+        ("import os\nprint(os.environ['TRIALPLANE_PARAMS'])\n", False),
+        ("for x in\n", False),
+    ],
+)
+def test_the_code_of_an_installed_library_shows_whether_it_may_read_arguments(
+    platform: Platform, script: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, is_refused: bool
+) -> None:
+    (tmp_path / "site" / "library_of_a_team").mkdir(parents=True)
+    (tmp_path / "site" / "library_of_a_team" / "__init__.py").touch()
+    (tmp_path / "site" / "library_of_a_team" / "nets.py").write_text(code)
+    (tmp_path / "site" / "other_library_of_a_team.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    reach._may_read_arguments.cache_clear()
+    script.write_text("import library_of_a_team\nprint('accuracy=1')\n")
+    words = ("--space", "rate=0..1", "--objective", "accuracy:max", "--local", "--dry-run")
+    result = platform("submit", "hpo", f"./{script}", *words)
+    assert (result.exit_code == 2) == is_refused, result.stderr
+    reach._may_read_arguments.cache_clear()
+
+
+@pytest.mark.parametrize(("text", "is_named"), [("", False), ("import launcher_of_a_team\n", True)])
+def test_options_are_not_advised_for_a_script_that_reads_no_arguments(
+    platform: Platform, script: Path, text: str, is_named: bool
+) -> None:
+    script.write_text(f"{text}print('accuracy=1')\n")
+    result = platform("init", "--from", str(script), "--no-smoke")
+    assert ("If it takes --NAME=VALUE" in result.stderr) == is_named
+    assert ("reads no arguments" in result.stderr) == (not is_named)
+    assert "--set arguments=globals" in result.stderr
 
 
 @pytest.mark.parametrize("text", ["def fit(rate=0.1): ...\n", "rate = 0.1\nimport argparse\n", "rate = other()\n"])

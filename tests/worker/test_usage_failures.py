@@ -105,6 +105,14 @@ def test_what_a_parser_says(text: str, certain: bool) -> None:
     assert usage.refusal_error("a", text).certain is certain
 
 
+def test_an_option_without_its_value_is_a_boolean_that_another_format_writes() -> None:
+    usage_text = f"usage: a [-h] {'[--width WIDTH] ' * 40}[-d DOUBLE]"
+    error = usage.refusal_error("a", f"{usage_text}\na: error: argument -d/--double: expected one argument")
+    assert "`--set 'arguments={items: flags, booleans: value}'` writes --double=True and --double=False" in str(error)
+    error = usage.refusal_error("a", f"{usage_text}\na: error: argument --width: invalid int value: 'x'")
+    assert "[--width WIDTH] [--width …; see" in str(error)
+
+
 def test_a_message_of_typer_has_no_box_and_the_option_that_was_meant() -> None:
     rule = "─" * 30
     text = (

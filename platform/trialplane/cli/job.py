@@ -43,6 +43,7 @@ _SCHEMA = "job.schema.json"
     metavar="METRIC:max",
     help="With --from: metric to optimize, in place of a guess: accuracy:max, loss:min.",
 )
+@click.option("--trials", type=click.IntRange(1), metavar="N", help="With --from: number of trials. Default: 20.")
 @click.option(
     "--smoke-seconds", type=click.FloatRange(min=1), help="With --from: limit of the run of the script. Default: 60."
 )
@@ -60,6 +61,7 @@ def init_command(
     source: str | None,
     spaces: tuple[str, ...],
     objective: str | None,
+    trials: int | None,
     smoke_seconds: float | None,
     no_smoke: bool,
     kind: str,
@@ -89,6 +91,7 @@ def init_command(
         for option, is_set, reason in (
             ("--space", bool(spaces), "write the space of a new job into its job.yaml"),
             ("--objective", objective is not None, "write the objective of a new job into its job.yaml"),
+            ("--trials", trials is not None, "write trials of a new job into its job.yaml"),
             ("--no-smoke", no_smoke, "a job created without it is not run"),
             ("--smoke-seconds", smoke_seconds is not None, "a job created without it is not run"),
         ):
@@ -108,6 +111,8 @@ def init_command(
         objective_fields = short_forms.objective(objective, "--objective")
         objective_fields["metric"] = mlflow_names.program_metric(objective_fields["metric"])
         typed_options += ["--objective", objective]
+    if trials is not None:
+        typed_options += ["--trials", str(trials)]
     if name is not None:
         command = shlex.join(["platform", "init", "--from", source, *typed_options])
         raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}: `{command}`")
@@ -116,6 +121,7 @@ def init_command(
         space=space,
         smoke_seconds=smoke_seconds,
         objective=objective_fields,
+        trials=trials,
         typed=shlex.join(typed_options),
     )
     try:
@@ -147,7 +153,7 @@ def _create_from(source: str, request: Request) -> int:
         return from_file.make(file, request)
     if request.typed_options:
         raise click.UsageError(
-            f"{file} is a search, whose space and objective become the job's; drop {request.typed_options}"
+            f"{file} is a search, whose space, objective and trials become the job's; drop {request.typed_options}"
         )
     return importing.create_job(tool, file, Path(load.FOLDER, importing.job_name(file)))
 

@@ -146,6 +146,8 @@ def line(status: RunStatus) -> str:
     """Return a status as one line, without values that change all the time."""
     has_begun = status.ended_trials or status.running
     if status.state in (RunState.PENDING, RunState.PAUSED) or not has_begun:
+        if not status.state.is_active:
+            return str(status.state)  # without the reason, which the summary has
         slots = f" ({slots_text(status)})" if status.state is RunState.RUNNING else ""
         return f"{status.state}: {status.reason or 'the slots are warming up'}{slots}"
     return "; ".join(part for part in (kinds.of(status).line(status), status.mlflow) if part)

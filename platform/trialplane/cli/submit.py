@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import shlex
 import sys
 import time
@@ -32,7 +33,7 @@ from trialplane.errors import (
     TrialplaneError,
 )
 from trialplane.importing import flags, script, script_folder
-from trialplane.job import document, fixed_params, load, short_forms
+from trialplane.job import document, fixed_params, load, reach, short_forms
 from trialplane.job.load import Flag
 from trialplane.plan import run as runs
 from trialplane.plan.plan import Plan
@@ -50,6 +51,15 @@ _NOTES = {
 @click.group("submit")
 def submit_command() -> None:
     """Start a run of a job."""
+
+
+_UNSEEN = "if the script reads its arguments in a way that is not seen, type `--set arguments=flags`"
+
+
+# In the reason of a script that has an argument of this name, and refuses its value.
+_REFUSED_VALUE = re.compile(
+    r"expected (?:one|at least one|\d+) argument|invalid (?:choice|\S+ value|value)|is not a valid", re.I
+)
 
 
 _source_option = click.option(
@@ -157,7 +167,7 @@ def hpo(
         raise InputError(f"{job} is a search of Ray Tune, and a trial would start all of it; {remedy}; nothing was started")
     overrides = {name: options.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
     overrides["budget.max_failed"] = Flag(options.pop("max_failed"), "--max-failed")
-    spaces, objectives = options.pop("spaces"), options.pop("objectives")
+    trials, spaces, objectives = overrides["trials"], options.pop("spaces"), options.pop("objectives")
     issues, search_fields = _search_fields(spaces, objectives, _script_text(job))
     overrides |= search_fields
     if watch_code:
@@ -171,35 +181,43 @@ def hpo(
     started_runs: list[RunHandle] = []
     try:
         exit_code = _submit("hpo", job, target_name, overrides, issues, **options, on_start=started_runs.append)
+    except SpecError as error:
+        command = _init_command(os.path.normpath(job), spaces, objectives, trials)
+        raise SpecError(_with_command(error.issues, command)) from error
     except JobNotFound as error:
         if not error.program or not (spaces or objectives):
             raise
         # The message has the command that makes a job of the program. Add the options that the user typed.
-        plain, full = _init_command(error.program, (), ()), _init_command(error.program, spaces, objectives)
+        plain, full = _init_command(error.program, (), (), None), _init_command(error.program, spaces, objectives, trials)
         raise InputError(str(error).replace(plain, full)) from error
     if exit_code in (EXIT_RUN_FAILED, EXIT_BAD_INPUT) and job.endswith(".py"):
         with contextlib.suppress(TrialplaneError):  # of a status or a file that cannot be read; the exit code counts
             reason = started_runs[0].status().reason if started_runs else ""
-            _note_remedy(job, reason, options["param_texts"], spaces, objectives)
+            _note_remedy(job, reason, options["param_texts"], spaces, objectives, trials)
     return exit_code
 
 
 def _note_remedy(
-    job: str, reason: str, param_texts: Sequence[str], spaces: Sequence[str], objectives: Sequence[str]
+    job: str,
+    reason: str,
+    param_texts: Sequence[str],
+    spaces: Sequence[str],
+    objectives: Sequence[str],
+    trials: int | None,
 ) -> None:
     """Print the command that makes a job of a script, if its run has failed for a reason that such a job can avoid.
 
-    The command has the values of --param, --space and --objective.
+    The command has the values of --param, --space, --objective and --trials.
     """
     file = Path(job).resolve()
-    typed_command = _init_command(_python_command(job, param_texts), spaces, objectives)
-    if ARGUMENTS_REFUSED in reason:  # the script has no arguments for the parameters
+    typed_command = _init_command(_python_command(job, param_texts), spaces, objectives, trials)
+    if ARGUMENTS_REFUSED in reason and not _REFUSED_VALUE.search(reason):
         output.note(f"if its settings file or its text has them, `{typed_command}` makes a job that sets them there")
     if missing := script_folder.MISSING_MODULE.search(reason):
         module = missing[1]
         root = script_folder.root_above(file.parent, module)
         if root is not None:
-            command = _init_command(os.path.normpath(job), spaces, objectives)
+            command = _init_command(os.path.normpath(job), spaces, objectives, trials)
             output.note(f"{module} is in {root}: `{command}` makes a job that imports it from there")
     folder = script_folder.code_of(Path(job))[0].resolve()
     data = files_above.data_above(script.Call(file.name, folder=str(file.parent)), folder)
@@ -275,13 +293,23 @@ def _watch(
     )
 
 
-def _init_command(program: str, spaces: Sequence[str], objectives: Sequence[str]) -> str:
+def _with_command(issues: Sequence[Issue], command: str) -> list[Issue]:
+    """Return issues. If all are of parameters in a settings file, the last one shows the command that makes a job."""
+    if not all(reach.IN_SETTINGS_FILE in issue.message for issue in issues):
+        return list(issues)
+    message = f"{issues[-1].message}; `{command}` makes a job that sets it there; {_UNSEEN}"
+    return [*issues[:-1], dataclasses.replace(issues[-1], message=message)]
+
+
+def _init_command(program: str, spaces: Sequence[str], objectives: Sequence[str], trials: int | None) -> str:
     """Return the command that makes a job of a script or a command, with the options that the user typed."""
     words = ["platform", "init", "--from", program]
     for text in spaces:
         words += ["--space", text]
     for text in objectives[:1]:  # `init` takes one
         words += ["--objective", text]
+    if trials is not None:
+        words += ["--trials", str(trials)]
     return shlex.join(words)
 
 

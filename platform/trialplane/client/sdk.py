@@ -194,9 +194,11 @@ class Platform:
             findings.issues += error.issues
             return None
         are_set = "arguments" in request.overrides or any(text.startswith("arguments") for text in request.sets)
-        if request.script and not are_set and arguments.GLOBALS in str(getattr(job, "arguments", None)):
+        job_arguments = getattr(job, "arguments", None)
+        place = "its text" if arguments.GLOBALS in str(job_arguments) else getattr(job_arguments, "file", "")
+        if request.script and place and not are_set:
             names = ", ".join([*job.params, *job.search.names])
-            findings.notes.append(f"{request.script} reads no arguments: each trial sets {names} in a copy of its text")
+            findings.notes.append(f"{request.script} reads no arguments: each trial sets {names} in a copy of {place}")
         is_remote = request.offline or self.target.remote
         data_folder = cluster.DATA if is_remote else ""
         findings.issues += inputs.check_inputs(job, folder, data_folder, is_remote=is_remote)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
 import shlex
@@ -199,6 +200,15 @@ def load_job(
         # The script reads no arguments: parameters replace the constants with their names.
         job_draft.set(("arguments",), arguments.GLOBALS, Origin(source))
         judgment = verdict.judge(job_draft, has_objective)
+    elif has_default_arguments and judgment.job is not None and (field := reach.boolean_arguments(judgment.job, folder)):
+        job_draft.set(("arguments",), field, Origin(source))
+        judgment = verdict.judge(job_draft, has_objective)
+    elif has_default_arguments and judgment.job is not None and (file := reach.settings_file(judgment.job, folder)):
+        # The same for the values of a settings file, in which the parameters may have longer names.
+        sets = (*sets, f"arguments={json.dumps({'file': file})}")
+        return load_job(
+            folder, profile=profile, sets=sets, overrides=overrides, params=params, environ=environ, kind=kind, script=script
+        )
     issues += judgment.issues
     issues += _code_issues(job_draft, judgment, folder)
     if issues or judgment.job is None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import functools
+import importlib.util
 import itertools
+import os
 import re
 import shlex
 import sys
@@ -15,7 +18,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.job import arguments, notebook
+from trialplane.job import arguments, notebook, settings
 from trialplane.job.kinds import Job
 
 # A program whose text has none of these reads its parameters from nowhere but its arguments.
@@ -28,7 +31,7 @@ _PARSERS = re.compile(
     r"getopt|gflags|hydra|invoke|jsonargparse|luigi|metaflow|optparse|plac|pydantic_settings|pyrallis|sacred|simple_parsing|"
     r"spock|strictfire|tap|typer|tyro)(?:_|$)"
 )
-# Libraries that read no arguments by themselves. Any other, such as a company's own launcher, may read them.
+# Libraries that read no arguments by themselves. The code of any other, such as a company's own launcher, is searched.
 _COMPUTING = re.compile(
     r"PIL|albumentations|catboost|cv2|datasets|einops|flax|gym|gymnasium|h5py|haiku|imageio|jax|joblib|"
     r"keras|lightgbm|lightning|matplotlib|mlflow|networkx|nltk|numba|numpy|optax|optuna|pandas|peft|"
@@ -43,14 +46,17 @@ _READS_ARGUMENTS = re.compile(
 _TRAINS = re.compile("train|fit")  # in the name of a subcommand
 _RUNS_OTHERS = frozenset(("exec", "import_module", "run_module", "run_path", "__import__"))  # of files with any name
 _LARGEST_TEXT = 1 << 20  # bytes of a file that is searched
+_MOST_LIBRARY_FILES = 200  # of a larger library it is unknown whether it reads arguments
+_LARGEST_SETTINGS = 1 << 16  # bytes of a settings file
+IN_SETTINGS_FILE = "which it names, has"  # words in an issue for which `platform init --from` makes a job
 
 
 def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Place]) -> Iterator[Issue]:
     """Yield an issue for each parameter that does not reach the program.
 
     A command must name its parameters. A script has an issue only if it certainly reads no arguments: neither itself, nor in
-    a file of the job that it imports, nor by a library. A job with `arguments` is not checked: `none` says that the program
-    reads `$TRIALPLANE_PARAMS`.
+    a file of the job that it imports, nor by a library; or if only a library may read some, and a settings file has the
+    parameter. A job with `arguments` is not checked: `none` says that the program reads `$TRIALPLANE_PARAMS`.
 
     Args:
         job: The job.
@@ -81,7 +87,9 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
     elif fields and script and (folder / script).is_file():
         spots = _unread_spots(folder / script, (folder, *roots), fields)
         if spots is not None:
-            remedies = {name: _script_remedy(name, script, spots) for name in fields}
+            in_files = _settings_clauses(folder / script, folder, fields.keys() - spots.keys())
+            remedies = {name: in_files.get(name) or _script_remedy(name, spots) for name in fields}
+            remedies = {name: f"{script} reads no --{name}; {remedy}" for name, remedy in remedies.items()}
     for name, remedy in remedies.items():
         yield Issue((fields[name], name), f"has no effect, because it does not reach the program: {remedy}")
 
@@ -132,22 +140,115 @@ def _command_remedies(command: Sequence[str], roots: Sequence[Path], names: Coll
     return {name: f"write {{{name}}} into command, or `arguments: flags` for --{name}=VALUE at its end" for name in unnamed}
 
 
-def _script_remedy(name: str, script: str, spots: Mapping[str, arguments.Spot]) -> str:
+def _script_remedy(name: str, spots: Mapping[str, arguments.Spot]) -> str:
     """Return the ways to give a parameter to a script that reads no arguments.
 
     Args:
         name: Name of the parameter.
-        script: Path of the script.
         spots: Values in the script's text that a parameter can replace, by name.
     """
     if name in spots:
-        globals_remedy = f"to replace the value of {name} in its text, or type `--set arguments=globals`"
-        return f"{script} reads no --{name}; write `arguments: globals` {globals_remedy}"
+        return f"write `arguments: globals` to replace the value of {name} in its text, or type `--set arguments=globals`"
     shared = arguments.similar_size(name, (key for key, spot in spots.items() if spot.is_shared))
     hint = f"did you mean {shared}?" if shared else errors.nearest(name, spots)
     hint = f"{hint.removesuffix('?')} in its text, with `--set arguments=globals`? Or " if hint.endswith("?") else ""
-    advice = f"{hint}let it read --{name}, for example by argparse; if it does, unseen here, type `--set arguments=flags`"
-    return f"{script} reads no --{name}; {advice}"
+    return f"{hint}let it read --{name}, for example by argparse; if it does, unseen here, type `--set arguments=flags`"
+
+
+def reads_nothing(script: Path, roots: Sequence[Path]) -> bool:
+    """Return whether a script certainly reads no parameters; see `issues`."""
+    return _unread_spots(script, roots, ()) is not None
+
+
+def settings_file(job: Job, folder: Path) -> str:
+    """Return the settings file that has all parameters of a script that reads no arguments; "" without one.
+
+    Args:
+        job: The job, without packages.
+        folder: The job's folder.
+    """
+    names, script = job.search.names, getattr(job, "script", None)
+    if not names or job.search.function or not script or not (folder / script).is_file():
+        return ""
+    if (spots := _unread_spots(folder / script, (folder,), names)) is None or spots.keys() & set(names):
+        return ""
+    for file, keys in _settings_files(folder / script, folder):
+        is_in_file = [len(_meant_keys(name, keys)) == 1 for name in names]
+        if all(is_in_file) and job.params.keys() <= set(keys):
+            return file
+    return ""
+
+
+def boolean_arguments(job: Job, folder: Path) -> dict[str, Any] | None:
+    """Return the field `arguments` of a script whose parser reads booleans as --amp=False or --no-amp; None for the default.
+
+    Args:
+        job: The job, without packages.
+        folder: The job's folder.
+    """
+    space = {} if isinstance(job.search.space, str) else job.search.space
+    choices = {name: getattr(parameter, "choices", None) for name, parameter in space.items()}
+    values = choices | {name: [value] for name, value in job.params.items()}
+    names = [name for name, items in values.items() if items and all(isinstance(item, bool) for item in items)]
+    script = getattr(job, "script", None)
+    if not names or not script or not (folder / script).is_file():
+        return None
+    trees = [file.tree for file in _files(folder / script, (folder,)) if file is not None]
+    styles = {name: style for tree in trees for name, style in _boolean_styles(tree)}
+    items = [f"--{name}={{{name}}}" for name in names if styles.get(name) == "value"]
+    negated = {"booleans": "negated"} if any(styles.get(name) == "negated" for name in names) else {}
+    return {"items": [*items, f"{{{arguments.FLAGS}}}"], **negated} if items or negated else None
+
+
+def _boolean_styles(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield each long option that code adds to argparse's parser, with the format of its booleans, see `arguments.build`.
+
+    Left out are switches, options that refuse all texts of booleans, and those that take any text as true.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="add_argument"), args=flags, keywords=keywords):
+                words = {str(keyword.arg): ast.unparse(keyword.value) for keyword in keywords}
+                is_negated = words.get("action", "").endswith("BooleanOptionalAction")
+                has_texts = "choices" in words or words.get("default", "")[:1] in ("'", '"')
+                reads_texts = words.get("type", "str") not in ("bool", "int", "float", "str") or has_texts
+                if is_negated or ("action" not in words and reads_texts):
+                    texts = (str(flag.value) for flag in flags if isinstance(flag, ast.Constant))
+                    style = "negated" if is_negated else "value"
+                    yield from ((text[2:], style) for text in texts if text.startswith("--"))
+
+
+def _meant_keys(name: str, keys: Iterable[str]) -> list[str]:
+    """Return the keys of a settings file that a name may mean: `lr` and `train.lr` for `lr`."""
+    return [key for key in keys if f".{key}".endswith(f".{name}")]
+
+
+def _settings_files(script: Path, folder: Path) -> Iterator[tuple[str, Collection[str]]]:
+    """Yield the settings files whose paths are texts in a script, each with the names of its values.
+
+    Args:
+        script: The script.
+        folder: Folder of the job.
+    """
+    tree = next((file.tree for file in _files(script, (folder,)) if file is not None), ast.Module([], []))
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    for text in dict.fromkeys(text for text in texts if re.fullmatch(r"(?!/)[\w./-]{1,200}", text)):
+        with contextlib.suppress(OSError, ValueError):  # it is no file, or has no settings
+            file = script.parent / text
+            is_small = file.is_file() and file.stat().st_size <= _LARGEST_SETTINGS
+            if is_small and file.suffix != ".py" and file.resolve().is_relative_to(folder.resolve()):
+                name = os.path.relpath(file, folder)
+                yield name, settings.spans(file.read_text(encoding="utf-8"), name).keys()
+
+
+def _settings_clauses(script: Path, folder: Path, names: Collection[str]) -> dict[str, str]:
+    """Return the names that a settings file of a script has, each with a clause that says so."""
+    clauses: dict[str, str] = {}
+    for file, keys in _settings_files(script, folder) if names else ():
+        for name in names:
+            if meant_keys := _meant_keys(name, keys):
+                clauses.setdefault(name, f"{file}, {IN_SETTINGS_FILE} {' and '.join(meant_keys)}")
+    return clauses
 
 
 def _unread_spots(script: Path, roots: Sequence[Path], names: Collection[str]) -> Mapping[str, arguments.Spot] | None:
@@ -166,9 +267,49 @@ def _unread_spots(script: Path, roots: Sequence[Path], names: Collection[str]) -
     if _reads_parameters(file.text for file in files):
         return None
     spots = arguments.spots(files[0].tree)
-    has_unknown_library = not all(_COMPUTING.fullmatch(library) for file in files for library in file.libraries)
-    # A value in the text would stay the same in all trials, whatever an unknown library reads.
-    return None if has_unknown_library and not spots.keys() & set(names) else spots
+    # A value in the text or in a settings file would stay the same in all trials, whatever a library reads.
+    if spots.keys() & set(names) or _settings_clauses(script, roots[0], names):
+        return spots
+    return None if any(map(_may_read_arguments, {library for file in files for library in file.libraries})) else spots
+
+
+@functools.cache
+def _may_read_arguments(library: str) -> bool:
+    """Return whether a library may read the arguments of a script: itself, or by another one that it imports.
+
+    The code of an installed library shows that. Any other may.
+    """
+    pending, visited = [library], set(sys.stdlib_module_names)
+    while pending:
+        name = pending.pop()
+        if name in visited or _COMPUTING.fullmatch(name):
+            continue
+        visited.add(name)
+        files = _library_files(name)
+        if not 0 < len(files) <= _MOST_LIBRARY_FILES:
+            return True
+        for file in files:
+            try:
+                data = file.read_bytes()
+                tree = notebook.parse(data)
+            except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+                return True
+            if _reads_arguments(tree) or _READS_PARAMETERS.search(data.decode(errors="replace")):
+                return True
+            pending += _top_imports(tree)
+    return False
+
+
+def _library_files(name: str) -> list[Path]:
+    """Return the Python files of an installed library, and one more than `_MOST_LIBRARY_FILES` at most; [] for any other."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return []
+    if spec is None or spec.origin is None:
+        return []
+    files = [Path(spec.origin)] if spec.submodule_search_locations is None else Path(spec.origin).parent.rglob("*.py")
+    return list(itertools.islice((file for file in files if file.suffix == ".py"), _MOST_LIBRARY_FILES + 1))
 
 
 def _reads_parameters(texts: Iterable[str]) -> bool:

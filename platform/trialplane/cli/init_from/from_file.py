@@ -175,7 +175,7 @@ def _import_tune(file: Path, request: Request, *, is_notebook: bool) -> int:
         SpecError: The search cannot be read.
     """
     if options := request.typed_options:
-        reason = f"{file} is a search of Ray Tune, whose space and objective become the job's"
+        reason = f"{file} is a search of Ray Tune, whose space, objective and trials become the job's"
         raise InputError(f"{reason}; drop {options}; nothing was changed")
     if is_notebook:
         command = f"platform import ray {importing.shell_path(file)}"

@@ -25,6 +25,7 @@ class Request:
         secrets: Secrets that the user's command had, by the environment variable that stands for each one in the job.
         smoke_seconds: Maximum duration of that run; None for `smoke.LONGEST`.
         objective: Metric to optimize in place of a guessed one, with its direction; None to guess.
+        trials: Number of trials; None for the default.
         typed: The options as the user types them, for messages.
         switched_on: Searched parameters that are on in the user's command, without their flags.
     """
@@ -34,6 +35,7 @@ class Request:
     secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
     smoke_seconds: float | None = None
     objective: Mapping[str, str] | None = None
+    trials: int | None = None
     typed: str = ""
     switched_on: tuple[str, ...] = ()
 
@@ -44,7 +46,8 @@ class Request:
     @property
     def typed_options(self) -> str:
         """The options that a search of the script's own replaces, as the user types them."""
-        return " and ".join(["--space"] * bool(self.space) + ["--objective"] * (self.objective is not None))
+        is_typed = {"--space": self.space, "--objective": self.objective, "--trials": self.trials}
+        return " and ".join(option for option, value in is_typed.items() if value)
 
 
 @dataclasses.dataclass(frozen=True)

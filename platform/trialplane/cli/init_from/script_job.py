@@ -83,6 +83,7 @@ class ScriptJob:
         objective: Metric to optimize that the user names, with its direction; None to guess one.
         metric_files: Paths of the files with the script's metrics, with wildcards, if it declares them.
         links: Paths in the job's folder that are linked instead of uploaded.
+        trials: Number of trials; None for the default.
         duration: Searched parameter that is the number of steps or epochs of a trial; "" if there is none.
     """
 
@@ -106,6 +107,7 @@ class ScriptJob:
     metric_files: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     duration: str = ""
+    trials: int | None = None
 
     @property
     def missing(self) -> list[str]:
@@ -576,7 +578,7 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
     ]
     parallel = _PARALLEL if job.space and not job.shared_paths else 1
     remark = f"trials share {', '.join(job.shared_paths)}" if job.shared_paths else ""
-    lines += [f"trials: {_TRIALS if job.space else 1}", _field_line("parallel", parallel, remark)]
+    lines += [f"trials: {job.trials or (_TRIALS if job.space else 1)}", _field_line("parallel", parallel, remark)]
     lines += ["budget: {max_failed: 5, timeout: 1h}", _resources_line(result)]
     return "\n".join(lines) + "\n"
 

@@ -23,7 +23,7 @@ from trialplane.cli.init_from import bounded, settings_file
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, launcher, script, script_folder
 from trialplane.importing.script import Script, Style
-from trialplane.job import arguments, settings, short_forms
+from trialplane.job import arguments, reach, settings, short_forms
 from trialplane.wire import declared as declared_arguments
 from trialplane.wire import records
 from trialplane.wire.declared import Declared, Option
@@ -33,6 +33,10 @@ _MISSING_LIBRARY = ("ModuleNotFoundError", "ImportError")  # start of a failure
 _LONGEST_REASON = 400  # characters at the end of Hydra's output in a message
 BY_COMMAND = (
     "give the command that you type today, in quotes, with its numbers: `platform init --from 'python train.py --lr 0.1'`"
+)
+_BY_PARAMS = (
+    'write `from trialplane import params` at its top and `params().get("NAME", VALUE)` in place of a value, and run this '
+    "with --set arguments=none"
 )
 _MOST_SETTINGS_FILES = 200
 _MOST_PLACES = 20  # values without a name of their own in a message
@@ -817,12 +821,17 @@ def _advice(copy: ScriptCopy) -> str:
         reason = "reads its parameters from wandb.config, and has no sweep that can be read"
         command = _submit_command(file, "--set arguments=none --set capture=wandb")
         return f"{file.name} {reason}; this searches it: {command}"
+    if reach.reads_nothing(copy.path, (copy.folder,)):
+        command = _submit_command(file, "--set arguments=globals")
+        return (
+            f"{file.name} reads no arguments, and assigns no single value that looks worth searching. If NAME has one "
+            f"single value in its text, this searches it: {command}; if not, {_BY_PARAMS}"
+        )
     return (
         f"{file.name} uses no known parser, and assigns no single value that looks worth searching. "
         f"If it takes --NAME=VALUE, this searches it: {_submit_command(file)}; if it takes NAME=VALUE, with --set "
         "arguments=hydra; if it takes values alone, with --set 'arguments=[\"{NAME}\"]'; if NAME has one single value in "
-        f"its text, with --set arguments=globals; or {BY_COMMAND}. If none of these holds, write `from trialplane import "
-        'params` at its top and `params().get("NAME", VALUE)` in place of a value, and run this with --set arguments=none'
+        f"its text, with --set arguments=globals; or {BY_COMMAND}. If none of these holds, {_BY_PARAMS}"
     )
 
 

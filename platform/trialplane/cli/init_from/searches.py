@@ -51,7 +51,7 @@ def write_own_search(origin: Origin, parsed_script: Script, start: script_folder
             f"`{INIT} '{command} SUBCOMMAND' --space NAME=LOW..HIGH`; nothing was changed"
         )
     if options := request.typed_options:
-        reason = f"{title} has a search of its own, whose space and objective become the job's"
+        reason = f"{title} has a search of its own, whose space, objective and trials become the job's"
         remedy = f"drop {options}, and change them there or in {load.FILE}"
         if request.space and parsed_script.style is Style.STUDY and ".suggest_" in origin.text:
             remedy += f"; {entrypoint.fixing_advice(notebook.parse(origin.text), request.space)}"

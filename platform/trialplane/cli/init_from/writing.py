@@ -148,7 +148,9 @@ def _make_job(
             job = script_job.build_with_file(name, parsed_script, file_with_values, start, request.space)
         switched_on = {name.replace("_", "-") for name in request.switched_on}
         defaults = {**job.defaults, **{name: True for name in job.space if name.replace("_", "-") in switched_on}}
-        job = dataclasses.replace(job, objective=request.objective, defaults=defaults, links=start.links)
+        job = dataclasses.replace(
+            job, objective=request.objective, defaults=defaults, links=start.links, trials=request.trials
+        )
         if not origin.text:
             job = dataclasses.replace(job, comments=[f"Made from {origin.title} by `platform init --from`."])
         result = None

@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +29,7 @@ _CERTAIN = re.compile(
     r"unrecognized arguments|arguments are required|no such option|missing (?:option|argument|parameter)|unexpected extra",
     re.I,
 )
+_LACKS_VALUE = re.compile(r"argument (?:-\w/)?(--[\w.-]+)[^:]*: expected one argument")  # argparse's
 _BOX = re.compile(r"[\u2500-\u257f]+")  # characters of boxes, which rich draws around typer's messages
 _PATIENCE = 10.0  # seconds for a script to read its arguments
 TAIL = 4096  # bytes of the output that are searched for the cause of an end
@@ -47,7 +49,7 @@ def refusal_error(
             does so.
     """
     synopsis, reason = _split_usage(_BOX.sub(" ", text))
-    hint = synopsis[:LONGEST].strip()
+    hint = textwrap.shorten(synopsis, LONGEST, placeholder=" …")
     unknown = re.search(r"(?:unrecognized arguments|[Nn]o such option):? '?(--[\w.-]+)", reason)  # `No such option: --lrr`
     if unknown:
         flag = unknown[1]
@@ -59,6 +61,8 @@ def refusal_error(
         replacing_option = replacing_options.get(flag.removeprefix("--"))
         if replacing_option:
             hint = f"its text has a value of that name, which `{replacing_option}` replaces"
+    elif switch := _LACKS_VALUE.search(reason):  # of all parameters, only booleans are options without a value
+        hint = f"`--set 'arguments={{items: flags, booleans: value}}'` writes {switch[1]}=True and {switch[1]}=False"
     message = "; ".join(filter(None, [f"{script} {errors.ARGUMENTS_REFUSED}: {reason[:LONGEST]}", hint, _HELP]))
     return context.ArgumentsRefused(message, certain=_CERTAIN.search(reason) is not None)
 
