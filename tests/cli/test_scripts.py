@@ -219,11 +219,15 @@ def test_a_folder_above_the_working_directory_is_not_submitted(
     assert result.exit_code == 0 and json.loads(result.stdout)["job"]["script"] == "fit.py", result.stderr
 
 
-def test_a_longer_name_searches_the_flag_of_a_script(platform: Platform, script: Path) -> None:
-    script.write_text(PARSES)
-    words = ("--objective", "accuracy:max", "--local", "--dry-run", "-o", "json")
-    result = platform("submit", "hpo", f"./{script}", "--space", "optim.lr=0..1", *words)
-    assert result.exit_code == 0 and set(json.loads(result.stdout)["job"]["space"]) == {"lr"}, result.output
+def test_a_longer_name_is_not_the_flag_of_a_script(platform: Platform, script: Path) -> None:
+    script.write_text(PARSES.replace("args =", "p.add_argument('--batch-size', type=int)\nargs ="))
+    words = ("submit", "hpo", f"./{script}", "--objective", "accuracy:max", "--local", "--dry-run", "-o", "json")
+    result = platform(*words, "--space", "model.lr=0..1")  # some library may declare it, beside --lr
+    assert result.exit_code == 0 and set(json.loads(result.stdout)["job"]["space"]) == {"model.lr"}, result.output
+    result = platform(*words, "--space", "lr=0..1", "--space", "lr=1..2")
+    assert result.exit_code == 2 and "is set by --space lr=0..1 too" in result.stderr
+    result = platform(*words, "--space", "batch_size=1..8", "--param", "batch_size=3")
+    assert result.exit_code == 2 and "is searched by --space; leave out one of them" in result.stderr
 
 
 def test_a_script_that_is_not_python_is_named_with_every_wrong_flag(platform: Platform, script: Path) -> None:

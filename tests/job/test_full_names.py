@@ -28,10 +28,10 @@ from trialplane.job.load import Flag
 def test_a_name_is_that_of_the_only_parameter_that_it_can_mean(name: str, full: str) -> None:
     known = ("data.batch_size", "depth", "actor.lr", "critic.lr")
     if full:
-        assert fixed_params.full_name(name, known, "--space") == full
+        assert fixed_params.full_name(name, known, "--space", are_all_known=True) == full
         return
     with pytest.raises(SpecError, match=r"space\.lr: may be actor\.lr or critic\.lr; type the one that you mean"):
-        fixed_params.full_name(name, known, "--space")
+        fixed_params.full_name(name, known, "--space", are_all_known=True)
 
 
 JOB = "kind: hpo\nscript: train.py\nobjective: {metric: loss, direction: minimize}\n"

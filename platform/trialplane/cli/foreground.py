@@ -54,9 +54,8 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
         output.note(f"the output was closed; the run {handle.name} continues: `platform status {handle.name}`")
         raise
     final_state = status.final_state
-    if (
-        final_state is not None
-    ):  # the controller sets this state once MLflow has the results, for which the loop did not wait
+    # The controller sets this state once MLflow has the results, for which the loop did not wait.
+    if final_state is not None:
         status = dataclasses.replace(status, state=final_state)
     progress.summary(handle, status, stream)
     if wait_start is not None and _only_mlflow_lacks_results(status):

@@ -191,7 +191,7 @@ def hpo(
         plain, full = _init_command(error.program, (), (), None), _init_command(error.program, spaces, objectives, trials)
         raise InputError(str(error).replace(plain, full)) from error
     if exit_code in (EXIT_RUN_FAILED, EXIT_BAD_INPUT) and job.endswith(".py"):
-        with contextlib.suppress(TrialplaneError):  # of a status or a file that cannot be read; the exit code counts
+        with contextlib.suppress(TrialplaneError, OSError):  # the exit code counts, not an unreadable status or folder
             reason = started_runs[0].status().reason if started_runs else ""
             _note_remedy(job, reason, options["param_texts"], spaces, objectives, trials)
     return exit_code
@@ -348,10 +348,12 @@ def _search_fields(
     for text in spaces:
         try:
             name, parameter = short_forms.parameter(text, "--space")
-            name = fixed_params.full_name(name, flag_names, f"--space {text}")
+            name = fixed_params.full_name(name, flag_names, f"--space {text}", are_all_known=False)
             if name.replace("-", "_") in float_names:
                 parameter = short_forms.with_float_range(parameter)
-            fields[f'space."{name}"'] = Flag(parameter, f"--space {text}")
+            if (field := f'space."{name}"') in fields:
+                issues.append(Issue(("space", name), f"is set by {fields[field].source} too", f"--space {text}"))
+            fields[field] = Flag(parameter, f"--space {text}")
         except SpecError as error:
             issues += error.issues
     parsed_objectives = []
@@ -544,7 +546,9 @@ def _fixed_params(
         try:
             name, value = short_forms.value(text, f"--param {text}")
             params[name] = value
-            if f'space."{name}"' in overrides:
+            # --space may have completed the typed name.
+            typed = tuple(flag.source for flag in overrides.values() if isinstance(flag, Flag))
+            if f'space."{name}"' in overrides or any(source.startswith(f"--space {name}=") for source in typed):
                 issues.append(Issue(("params", name), "is searched by --space; leave out one of them", f"--param {text}"))
         except SpecError as error:
             issues += error.issues

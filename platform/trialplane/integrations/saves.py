@@ -63,10 +63,12 @@ class Saves:
         if ctx is None or not ctx.is_main:
             return
         ctx.confirm_reports(step)
-        with file.open("rb") as source:
-            stores.save_file(
-                ctx.checkpoints, step, self._file, write=lambda sink: shutil.copyfileobj(source, sink), keep=KEEP
-            )
+
+        def write(sink: stores.Sink) -> None:
+            with file.open("rb") as source:
+                shutil.copyfileobj(source, sink)
+
+        stores.save_file(ctx.checkpoints, step, self._file, write=write, keep=KEEP)
         ctx.saved(step)
 
     def newest(self) -> SavedFile | None:

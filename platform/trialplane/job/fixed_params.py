@@ -25,7 +25,7 @@ def parameter_names(*jobs: Mapping[str, Any]) -> set[str]:
     return {name for section in sections if isinstance(section, dict) for name in section}
 
 
-def full_name(name: str, known_names: Collection[str], source: str) -> str:
+def full_name(name: str, known_names: Collection[str], source: str, *, are_all_known: bool) -> str:
     """Return the known name of a parameter: `optim.batch_size` for `batch_size` or `batch-size`, and `lr` for `optim.lr`.
 
     The name itself if it is known, or similar to none.
@@ -34,6 +34,7 @@ def full_name(name: str, known_names: Collection[str], source: str) -> str:
         name: Name that the user has typed.
         known_names: Names of the program's parameters.
         source: Option with the name, for messages.
+        are_all_known: Whether the program has no other parameters. If it may have some, `optim.lr` is one of them.
 
     Raises:
         SpecError: It is part of several known names, or has several in it.
@@ -42,7 +43,9 @@ def full_name(name: str, known_names: Collection[str], source: str) -> str:
         return name
     key = f".{name}".replace("-", "_")
     keys = {known_name: f".{known_name}".replace("-", "_") for known_name in known_names}
-    matches = sorted(other for other, other_key in keys.items() if other_key.endswith(key) or key.endswith(other_key))
+    matches = sorted(
+        other for other, other_key in keys.items() if other_key.endswith(key) or (are_all_known and key.endswith(other_key))
+    )
     if len(matches) > 1:
         raise SpecError(
             [Issue(("space", name), f"may be {' or '.join(matches)}; type the one that you mean", source=source)]
