@@ -73,6 +73,9 @@ def test_values_of_the_settings_file_of_a_script_that_reads_no_arguments_are_rep
         ("default='False'", {"items": ["--amp={amp}", "{flags}"], "booleans": "switch"}),
         ("action=argparse.BooleanOptionalAction", {"items": ["{flags}"], "booleans": "negated"}),
         ("action='store_true'", None),
+        ("type=lambda text: text == 'true'", None),
+        ("default='true'", None),
+        ("nargs='?', const='cosine', default=''", None),
         ("type=bool, default=True", None),
         ("type=int, default=1", None),
         ("default=True", None),
@@ -93,6 +96,18 @@ def test_a_boolean_is_written_as_the_parser_of_a_script_reads_it(
     assert (found and {"items": found["items"], "booleans": found["booleans"]}) == field
     words = (*words, "--set", "arguments=hydra")
     assert json.loads(platform("submit", "hpo", f"./{script}", *words).stdout)["job"]["arguments"]["items"] == ["{hydra}"]
+
+
+@pytest.mark.parametrize("text", ["open('a.ini')\nopen('b.ini')", "open('a.ini', 'w').write('')"])
+def test_a_file_that_may_be_overridden_or_is_written_is_not_taken_for_the_settings(
+    platform: Platform, script: Path, text: str
+) -> None:
+    for name in ("a.ini", "b.ini"):
+        (script.parent / name).write_text("[net]\nrate = 1.0\n")
+    script.write_text(f"{text}\nprint('accuracy=1')\n")
+    words = ("--space", "rate=0..1", "--objective", "accuracy:max", "--local", "--dry-run")
+    result = platform("submit", "hpo", f"./{script}", *words)
+    assert result.exit_code == 2 and "fit.py reads no --rate" in result.stderr, result.output
 
 
 @pytest.mark.parametrize("more", [(), ("--space", "zzz=0..1")])

@@ -219,7 +219,8 @@ def test_names_in_an_output_that_are_those_of_objectives() -> None:
     ("metrics", "objective"),
     [
         ("Loss Train Val Test", ("Val", "maximize")),
-        ("train_loss Test", ("Test", "maximize")),
+        ("train_loss Test", ("train_loss", "minimize")),  # Test may be the loss of the test data
+        ("loss Test", ("loss", "minimize")),
         ("loss val_loss Val", ("val_loss", "minimize")),
         ("loss accuracy Val", ("accuracy", "maximize")),
         ("Train Val Test", None),

@@ -75,6 +75,7 @@ def test_a_range_of_a_parameter_in_a_file_of_any_name_has_the_type_of_its_value(
 
 def test_what_a_job_does_not_name_is_a_new_parameter(tmp_path: Path) -> None:
     assert _searched(tmp_path, "params: {regression.batch_size: 8}\n", "depth") == {"depth"}
+    assert _searched(tmp_path, "params: {lr: 8}\n", "head.lr") == {"head.lr"}, "the script may have both"
     assert _searched(tmp_path, "arguments: hydra\nparams: {lr: 8}\n", "optim.lr") == {"optim.lr"}
 
 

@@ -183,7 +183,7 @@ def hpo(
         exit_code = _submit("hpo", job, target_name, overrides, issues, **options, on_start=started_runs.append)
     except SpecError as error:
         command = _init_command(os.path.normpath(job), spaces, objectives, trials)
-        raise SpecError(_with_command(error.issues, command)) from error
+        raise SpecError(_with_command(error.issues, command) if job.endswith(".py") else error.issues) from error
     except JobNotFound as error:
         if not error.program or not (spaces or objectives):
             raise
@@ -294,8 +294,8 @@ def _watch(
 
 
 def _with_command(issues: Sequence[Issue], command: str) -> list[Issue]:
-    """Return issues. If all are of parameters in a settings file, the last one shows the command that makes a job."""
-    if not all(reach.IN_SETTINGS_FILE in issue.message for issue in issues):
+    """Return issues. If all are of searched parameters in a settings file, the last one shows the command for a job."""
+    if not all(reach.IN_SETTINGS_FILE in issue.message and issue.field_path[:1] == ("space",) for issue in issues):
         return list(issues)
     message = f"{issues[-1].message}; `{command}` makes a job that sets it there; {_UNSEEN}"
     return [*issues[:-1], dataclasses.replace(issues[-1], message=message)]

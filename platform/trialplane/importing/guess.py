@@ -424,15 +424,17 @@ def _round(value: float) -> float:
 def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
     """Return an objective among metrics that a script has printed. None if none of them is named as a loss or a score.
 
-    The first metric with the highest `objective_rank` is the objective. Beside a loss that is not of held-out data, it is a
-    metric named only by such data, which must be a score: `Val` of `Loss: 0.9, Train: 0.7, Val: 0.6`.
+    The first metric with the highest `objective_rank` is the objective. Beside a loss of unnamed data, and a metric named
+    only by the training data, it is one named only by held-out data, which must be a score: `Val` of
+    `Loss: 0.9, Train: 0.7, Val: 0.6`. That of `Train Loss: 0.9, Val: 0.8` may be a loss.
 
     Args:
         metrics: Values by name.
     """
     best = max(filter(is_measure, metrics), key=objective_rank, default=None)
     score = data_alone(metrics)
-    if best is not None and score and not is_held_out(best) and _words(best) & _LOSSES:
+    has_train_alone = any(_words(name) and _words(name) <= _TRAINING for name in metrics)
+    if best is not None and score and has_train_alone and not names_data(best) and _words(best) & _LOSSES:
         return {"metric": score, "direction": "maximize"}
     return None if best is None else {"metric": best, "direction": direction(best)}
 

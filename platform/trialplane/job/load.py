@@ -318,7 +318,7 @@ def _apply_overrides(
         if is_space_flag and arguments.HYDRA not in str(job_draft.data.get("arguments")):  # its other names are unknown
             try:
                 names = {*known_names, *commented_params, *values_in_file}
-                name = fixed_params.full_name(str(field_path[1]), names, source, are_all_known=True)
+                name = fixed_params.full_name(str(field_path[1]), names, source, are_all_known=bool(values_in_file))
             except SpecError as error:
                 job_draft.issues += error.issues
                 continue

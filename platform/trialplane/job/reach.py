@@ -47,6 +47,9 @@ _TRAINS = re.compile("train|fit")  # in the name of a subcommand
 _RUNS_OTHERS = frozenset(("exec", "import_module", "run_module", "run_path", "__import__"))  # of files with any name
 _LARGEST_TEXT = 1 << 20  # bytes of a file that is searched
 _MOST_LIBRARY_FILES = 200  # of a larger library it is unknown whether it reads arguments
+# Types of options that read `True` and `False` as booleans: str2bool, util.strtobool, parse_boolean, eval.
+_READS_BOOLEANS = re.compile(r"(?:\w+\.)*(?:\w+[a-z2_]bool(?:ean)?|str2bool\w*|literal_eval|eval)", re.IGNORECASE)
+_BOOLEAN_TEXTS = re.compile(r"['\"](?:True|False)['\"]")
 _LARGEST_SETTINGS = 1 << 16  # bytes of a settings file
 IN_SETTINGS_FILE = "which it names, has"  # words in an issue for which `platform init --from` makes a job
 
@@ -172,11 +175,16 @@ def settings_file(job: Job, folder: Path) -> str:
         return ""
     if (spots := _unread_spots(folder / script, (folder,), names)) is None or spots.keys() & set(names):
         return ""
-    for file, keys in _settings_files(folder / script, folder):
-        is_in_file = [len(_meant_keys(name, keys)) == 1 for name in names]
-        if all(is_in_file) and job.params.keys() <= set(keys):
-            return file
-    return ""
+    files = [
+        (file, keys)
+        for file, keys in _settings_files(folder / script, folder)
+        if any(_meant_keys(name, keys) for name in names)
+    ]
+    if len(files) != 1:  # the values of one of several files may override those of the others
+        return ""
+    ((file, keys),) = files
+    are_in_file = all(len(_meant_keys(name, keys)) == 1 for name in names)
+    return file if are_in_file and job.params.keys() <= set(keys) else ""
 
 
 def boolean_arguments(job: Job, folder: Path) -> dict[str, Any] | None:
@@ -210,9 +218,10 @@ def _boolean_styles(tree: ast.Module) -> Iterator[tuple[str, str]]:
             case ast.Call(func=ast.Attribute(attr="add_argument"), args=flags, keywords=keywords):
                 words = {str(keyword.arg): ast.unparse(keyword.value) for keyword in keywords}
                 is_negated = words.get("action", "").endswith("BooleanOptionalAction")
-                has_texts = "choices" in words or words.get("default", "")[:1] in ("'", '"')
-                reads_texts = words.get("type", "str") not in ("bool", "int", "float", "str") or has_texts
-                if is_negated or ("action" not in words and reads_texts):
+                # `str2bool` and the like read each spelling. Without one, the script may compare with another than True.
+                has_type = _READS_BOOLEANS.fullmatch(words.get("type", "")) is not None
+                has_texts = "type" not in words and _BOOLEAN_TEXTS.search(words.get("choices", words.get("default", "")))
+                if is_negated or ("action" not in words and (has_type or has_texts)):
                     texts = (str(flag.value) for flag in flags if isinstance(flag, ast.Constant))
                     style = "negated" if is_negated else "value"
                     yield from ((text[2:], style) for text in texts if text.startswith("--"))
@@ -226,12 +235,16 @@ def _meant_keys(name: str, keys: Iterable[str]) -> list[str]:
 def _settings_files(script: Path, folder: Path) -> Iterator[tuple[str, Collection[str]]]:
     """Yield the settings files whose paths are texts in a script, each with the names of its values.
 
+    A file that the script writes, such as one of results, is none.
+
     Args:
         script: The script.
         folder: Folder of the job.
     """
     tree = next((file.tree for file in _files(script, (folder,)) if file is not None), ast.Module([], []))
-    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    written = {node for call in ast.walk(tree) if _writes(call) for node in ast.walk(call)}
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in written)
+    texts = (node.value for node in constants if isinstance(node.value, str))
     for text in dict.fromkeys(text for text in texts if re.fullmatch(r"(?!/)[\w./-]{1,200}", text)):
         with contextlib.suppress(OSError, ValueError):  # it is no file, or has no settings
             file = script.parent / text
@@ -239,6 +252,17 @@ def _settings_files(script: Path, folder: Path) -> Iterator[tuple[str, Collectio
             if is_small and file.suffix != ".py" and file.resolve().is_relative_to(folder.resolve()):
                 name = os.path.relpath(file, folder)
                 yield name, settings.spans(file.read_text(encoding="utf-8"), name).keys()
+
+
+def _writes(node: ast.AST) -> bool:
+    """Return whether code is a call that writes a file: `open(path, "w")`, `json.dump(…)`, `frame.to_csv(path)`."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = ast.unparse(node.func).rpartition(".")[2]
+    if name != "open":
+        return name.startswith(("write", "dump", "save", "to_"))
+    modes = [*node.args[:2], *(keyword.value for keyword in node.keywords if keyword.arg == "mode")]
+    return any(isinstance(mode, ast.Constant) and re.fullmatch(r"[rbt]*[wax+][wbt+]*", str(mode.value)) for mode in modes)
 
 
 def _settings_clauses(script: Path, folder: Path, names: Collection[str]) -> dict[str, str]:
