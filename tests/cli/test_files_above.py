@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -68,6 +69,37 @@ def test_a_folder_with_unrelated_files_is_no_jobs(platform, written: Path, monke
     result = platform("init", "--from", "python fit.py --lr 0.5")
     assert "No such file" in result.stderr and "if it needs other arguments" not in result.stderr, "they are typed"
     assert Path("job.yaml").exists() and not (written / "job.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        ("import sys; sys.path.append('../')", False),
+        ("x = '../pipe'", False),
+        ("x = '../link/loss.txt'", True),  # a link to data elsewhere
+    ],
+)
+def test_a_parent_alone_and_what_has_no_data_are_not_read(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, text: str, is_taken: bool
+) -> None:
+    write(written, {"own/code/fit.py": f"{text}\n{ARGUMENTS}\nprint('loss=1')\n", "elsewhere/loss.txt": "loss=0.5\n"})
+    if "pipe" in text:
+        os.mkfifo(written / "own/pipe")
+    (written / "own/link").symlink_to(written / "elsewhere")
+    monkeypatch.chdir(written / "own/code")
+    result = platform("init", "--from", "python fit.py --lr 0.5", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert (written / "own/job.yaml").exists() == is_taken
+    assert Path("job.yaml").exists() != is_taken
+
+
+def test_a_job_is_not_made_outside_of_a_repository(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(written, {"own/code/fit.py": ABOVE["text"]["fit.py"].replace("{}", ARGUMENTS), "own/data/loss.txt": "loss=0.5\n"})
+    (written / "own/code/.git").mkdir()
+    monkeypatch.chdir(written / "own/code")
+    result = platform("init", "--from", "python fit.py --lr 0.5")
+    assert result.exit_code == 2 and "cd code && python fit.py --lr 0.5" in result.stderr
+    assert not (written / "own/job.yaml").exists()
 
 
 @pytest.mark.parametrize("job", ["./fit.py", "code/fit.py"])

@@ -642,6 +642,8 @@ def test_a_function_with_any_keyword_takes_each_name(platform, written: Path) ->
     Path("job.yaml").unlink()
     result = platform("init", "--from", "python src/fit.py test", *spaces, "--no-smoke")
     assert "has no parameter lr" in result.stderr
+    result = platform("init", "--from", "python src/fit.py fit", "--space", "mixx=1..3", "--no-smoke")
+    assert result.exit_code == 2 and "no parameter mixx; did you mean mix?" in result.stderr, "it is misspelled"
 
 
 def test_no_name_is_proposed_that_is_searched_already(platform, written: Path) -> None:

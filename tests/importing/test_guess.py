@@ -210,6 +210,7 @@ def test_names_in_an_output_that_are_those_of_objectives() -> None:
     assert guess.candidates("Last reward: 9.0, average reward: 8.0, loss: 1") == ["last_reward", "average_reward", "loss"]
     assert guess.candidates("Dev acc 0.5, testing loss 2") == ["dev_acc", "testing_loss"]
     assert guess.candidates("loss0.595-|Sample:0.04| acc5 0.4") == ["loss", "acc5"]
+    assert not {"mAP", "recall", "loss"} & {*guess.candidates("mAP0.5 0.60 recall0.5: 0.31 in ckpt/loss0.595.pt")}
     assert guess.candidates(f"Last reward: 9, {'x' * 100} reward: 8") == ["last_reward", "reward"]
     assert guess.objective({"valid_0_l2": 3.0}) == {"metric": "valid_0_l2", "direction": "minimize"}
     assert guess.objective({"val_f1": 0.5, "x": 1.0}) == {"metric": "val_f1", "direction": "maximize"}

@@ -247,6 +247,8 @@ FIRE = "import fire\nfire.Fire({'test': 1, 'train_one': 2})\n"
         ("arguments: [train_one, '{flags}']\n", FIRE, False),
         ("", FIRE.replace("'test': 1, ", ""), False),
         ("", FIRE.replace("import fire\nfire.", "from fire import Fire\n"), True),
+        ("", FIRE.replace("})", "}, command='train_one')"), False),
+        ("", f"import sys\nsys.argv.insert(1, 'train_one')\n{FIRE}", False),
     ],
 )
 def test_flags_without_a_subcommand_are_refused_with_the_option_for_one(

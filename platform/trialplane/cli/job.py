@@ -167,6 +167,9 @@ def _create_above(error: OtherFolderError) -> int:
     Raises:
         InputError: The command is not accepted there either.
     """
+    inner = [folder for folder in (Path.cwd(), *Path.cwd().parents) if folder != error.folder]
+    if any((folder / ".git").exists() for folder in inner if folder.is_relative_to(error.folder)):
+        raise error  # the folder is outside of the repository, and may have other projects
     output.note(f"{error.reason}; the job is made in {error.folder}, which has both, of `{error.command}`")
     with contextlib.chdir(error.folder):
         try:

@@ -21,7 +21,7 @@ def _word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-_FRACTION = re.compile(r"\.\d")
+_FRACTION = re.compile(r"\.\d++(?![\w.]|\s*[:=]|\s+[-+.\d])")  # not of `mAP0.5: 0.6` and `loss0.5.pt`
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # num, GPU, Layers and 2 of `numGPULayers2`
 _ABBREVIATED = re.compile(r"mAP|m?IoU")  # words that `_WORDS` would split at their capital letters
 # Sizes of a model whose names are written as one word, as `nhid`, `netwidth` and `ksize`: a prefix and a known word.

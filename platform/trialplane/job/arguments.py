@@ -34,7 +34,10 @@ BOOLEANS = ("switch", "value", "negated")  # formats of booleans in flags; see `
 LISTS = ("spread", "repeat", "comma", "literal")  # formats of lists in flags; see `build`
 _OUT, _IN = re.compile(r"(?:^|_)out(?:put)?(?:_|$)"), re.compile(r"(?:^|_)in(?:put)?(?:_|$)")  # words in keywords of layers
 _SIZED_LAYER = re.compile(r"(?:Linear|Conv\dd|Affine)$")  # its first two arguments are what it takes in and puts out
-_LAYER_SIZE = re.compile(r"hidden|size|dim|width|units|neurons|features|channels", re.IGNORECASE)
+_LAYER_SIZE = re.compile(
+    r"hidden|units|neurons|latent|(?:layer|fc|mlp|model)_?(?:size|dim|width|features|channels)|^(?:width|size|dim)$",
+    re.IGNORECASE,
+)
 _NO_CLASSES = ("Error", "Exception", "Exit", "Warning")  # ends of the names of exceptions, whose numbers are exit codes
 _DICT_TYPES = ("dict", "OrderedDict", "ConfigDict", "EasyDict", "AttrDict", "Namespace", "SimpleNamespace", "Config")
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")  # the group is the name; there is none for a doubled brace

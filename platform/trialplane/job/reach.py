@@ -101,10 +101,12 @@ def _fire_subcommands(script: Path) -> list[str]:
     """Return the subcommands of a script that calls fire with a dict of several, one that trains first; [] for others."""
     with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         data = script.read_bytes()
-        for node in ast.walk(notebook.parse(data)) if b"fire" in data else ():
+        for node in ast.walk(notebook.parse(data)) if b"fire" in data and b"argv" not in data else ():
             match node:
                 case ast.Call(
-                    func=ast.Name(id="Fire") | ast.Attribute(attr="Fire"), args=[ast.Dict(keys=[_, _, *_] as keys), *_]
+                    func=ast.Name(id="Fire") | ast.Attribute(attr="Fire"),
+                    args=[ast.Dict(keys=[_, _, *_] as keys)],
+                    keywords=[],
                 ):
                     names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
                     return sorted(names, key=lambda name: not _TRAINS.search(name))

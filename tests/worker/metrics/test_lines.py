@@ -235,6 +235,8 @@ def test_names_with_signs_that_mlflow_does_not_keep(line: str, name: str, value:
         "accuracy mean",
         "accuracy10",
         "accuracy0.5.1",
+        "accuracy0.5 0.9",
+        "ckpt/accuracy0.5.pt",
         "accuracy1 0.5",
     ],
 )

@@ -86,6 +86,7 @@ EPOCHS = "0,0,5,\n0,1,4,3\n1,0,2.5,\n1,1,2,1\n"
     ("text", "values", "is_noted"),
     [
         (HEADER + EPOCHS + "1,1,2,9\n", [3, 1], True),
+        ("epoch,lr,val_loss\n0,1,8\n1,1,7\n1,1,6\n2,1,5\n2,1,4\n", [8, 7, 6, 5, 4], False),  # later rows follow a copy
         (HEADER + EPOCHS + "1,1,1.5,9\n", [3, 1, 9], False),  # it is no copy of the row before
         ("epoch,lr,val_loss\n1,0.1,4\n1,0.1,3\n2,0.1,2\n2,0.1,1\n", [4, 3, 2, 1], False),  # each batch
         ("epoch,step,train_loss,val_loss\n0,9,4,\n0,9,,3\n1,19,2,\n1,19,,1\n", [3, 1], False),  # Lightning's

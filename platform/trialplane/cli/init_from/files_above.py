@@ -84,17 +84,17 @@ def _named_above(call: script.Call) -> Iterator[Path]:
         for path in script.paths_above(text):
             yield Path(os.path.realpath(file.parent / path))
         for path in script.path_texts(text):
-            if path.startswith(f"{os.pardir}/"):
-                yield Path(os.path.realpath(working_directory / path))
+            if path.startswith(f"{os.pardir}/") and set(Path(path).parts) != {os.pardir}:  # `../` alone is only a start
+                yield Path(os.path.normpath(working_directory / path))
 
 
 def _has_data(path: Path, folder: Path) -> bool:
     """Return whether a path has content to read, and is not in a folder, but in one above that a job may contain."""
-    path = Path(os.path.realpath(path))
+    path = Path(os.path.normpath(path))  # of a link to data elsewhere, the folder of the link counts
     common_folder = Path(os.path.commonpath([folder, path]))
     if common_folder == folder or script_folder.has_other_files(common_folder) or not script_folder.exists(path):
         return False
-    return path.is_file() or any(path.iterdir())
+    return path.is_file() or (path.is_dir() and any(path.iterdir()))
 
 
 def _path_above_error(text: str, reason: str, path: Path, folder: Path, request: Request) -> OtherFolderError:
@@ -107,7 +107,7 @@ def _path_above_error(text: str, reason: str, path: Path, folder: Path, request:
         folder: Folder in which the command runs.
         request: Options of the user.
     """
-    common_folder = Path(os.path.commonpath([folder, os.path.realpath(path)]))
+    common_folder = Path(os.path.commonpath([folder, os.path.normpath(path)]))
     words = f"cd {shlex.quote(folder.relative_to(common_folder).as_posix())} && {text}"
     return _other_folder_error(f"{reason}, above this folder", common_folder, words, request)
 
@@ -216,7 +216,7 @@ def refuse_missing_file(
     working_directory = copy / os.path.relpath(folder / (call.folder if call is not None else "."), start.folder)
     for name in _PATH.findall(failure) if text else ():
         path = start.folder / os.path.relpath(working_directory / name, copy)  # the user's own
-        if _has_data(path, start.folder):
+        if not script_folder.exists(working_directory / name) and _has_data(path, start.folder):
             reason = f"{origin.short_title} reads {os.path.normpath(path)}"
             raise _path_above_error(text, reason, path, folder, request)
 

@@ -928,7 +928,8 @@ def refuse_unknown(
     if unchecked_names := sorted(unlisted_names - known_names):
         output.note(f"{', '.join(unchecked_names)}: not checked, as jsonargparse lists no arguments of a class to choose")
     unknown_names = [name for name in names if name not in known_names | unlisted_names]
-    if unknown_names and declared.open:
+    is_misspelled = any(errors.nearest(name, known_names - set(names)).endswith("?") for name in unknown_names)
+    if unknown_names and declared.open and not is_misspelled:
         output.note(f"{', '.join(unknown_names)}: not checked, as {title} takes any --NAME=VALUE")
         return
     flags = [option.flag for option in declared.options if option.flag]
@@ -954,7 +955,9 @@ def refuse_unknown(
     similar_sizes = {name: arguments.similar_size(name, shared) for name in unknown_names}
     shared_sizes = {name: shared[similar] for name, similar in similar_sizes.items() if similar}
     names_with_hints = [
-        f"{name}; did you mean {shared_sizes[name].name}?" if name in shared_sizes else text
+        f"{name}; did you mean {shared_sizes[name].name}?"
+        if name in shared_sizes and "did you mean" not in text and name not in in_files
+        else text
         for name, text in zip(
             unknown_names,
             _names_with_hints(unknown_names, known_names, other_names, in_files, declared.left_out),

@@ -182,7 +182,8 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
         rf"(?:(?:\s+from\s+{NUMBER}\s?%?)?\s+to(?=\s)|\s+\({NUMBER}\s*+-+>))?"
     )
     value = rf"{CALL_PREFIX}{LIST_PREFIX}(?P<value>{NUMBER}){NUMBER_END}"
-    # Without anything between, only a decimal number: `loss0.595`.
-    value_after = rf"(?<!\w)(?P<name>{name_pattern})(?:(?!\w)[\"']?{between}\s*+|(?=\d{{1,15}}\.\d)){value}"
+    # Without anything between, only a decimal number: `loss0.595`, and not `mAP0.5: 0.6` or `loss0.595.pt`.
+    attached = r"(?=\d{1,15}\.\d++(?![\w.]|\s*[:=]|\s+[-+.\d]))"
+    value_after = rf"(?<!\w)(?P<name>{name_pattern})(?:(?!\w)[\"']?{between}\s*+|{attached}){value}"
     value_before = rf"(?:^|[:=|,;(]) *+(?P<value>\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++(?P<name>{name_pattern})(?!\w)"
     return re.compile(value_after, re.IGNORECASE), re.compile(value_before, re.IGNORECASE)

@@ -412,13 +412,17 @@ def _line_text(line: bytes) -> str | None:
 
 
 class _Column:
-    """The steps of a metric that the job names, in a table."""
+    """The steps of a metric that the job names, in a table.
+
+    Attributes:
+        has_repeated_steps: Whether a step has had several values that all count.
+    """
 
     def __init__(self) -> None:
         self._step: tuple[int, float | None] | None = None  # the last one, with its epoch
         self._others: dict[str, float] = {}  # metrics of its row that the job does not name
         self._step_count = 0
-        self._has_repeated_steps = False
+        self.has_repeated_steps = False
 
     def is_second_value(self, step: tuple[int, float | None], others: dict[str, float]) -> bool:
         """Return whether the next row has a second value at the last step, see `_TableRows`.
@@ -429,10 +433,10 @@ class _Column:
         """
         if step != self._step:
             self._step_count += 1
-        elif self._step_count > 1 and not self._has_repeated_steps and others and others == self._others:
+        elif self._step_count > 1 and not self.has_repeated_steps and others and others == self._others:
             return True
         else:
-            self._has_repeated_steps = True
+            self.has_repeated_steps = True
         self._step, self._others = step, others
         return False
 
@@ -444,8 +448,8 @@ class _TableRows:
     torchrl's logger: its rows are a step and a value, or a value.
 
     Some programs end a table with a copy of its last row in which a value on the test data replaces that of a metric. If
-    each step so far has one value of a metric that the job names, a second value at the last step is left out if its row
-    repeats all metrics that the job does not name.
+    each step has one value of a metric that the job names, a second value in the last row is left out, provided that the
+    row repeats the step before and all metrics that the job does not name.
     """
 
     def __init__(self, delimiter: str, source: Source, file: Path) -> None:
@@ -454,10 +458,12 @@ class _TableRows:
         self._source = source
         self._file = file
         self._header: list[str] = []
+        self._held_row: LineMetrics | None = None  # a copy of the row before it, unless another row follows
+        self._second_values: list[str] = []  # metrics of which it has a second value
         self.has_names = False
 
     def find_next(self, line: bytes, *, is_whole: bool, was_read: bool) -> list[LineMetrics]:
-        """Return the metrics of the next row; an empty list for the header, which is recorded; see `_LineFinder`."""
+        """Return the metrics of the next row, and of one held before it; none for the header, which is recorded."""
         if not self._header:
             first_row = self._row(line)
             self._header = self._columns_by_path(first_row) or first_row
@@ -465,16 +471,27 @@ class _TableRows:
                 return []
         if not is_whole:
             return []
+        held_rows = [] if self._held_row is None else [self._held_row]
+        for name in self._second_values:
+            self._columns[name].has_repeated_steps = True
         row = self.find(line)
         others = {name: value for name, value in row.metrics.items() if name not in self._columns}
-        for name, column in self._columns.items():
-            if name in row.metrics and row.step is not None and column.is_second_value((row.step, row.epoch), others):
-                self._source.left_out[name] = (self._file.name, row.metrics.pop(name))
-        return [] if was_read else [row]
+        self._second_values = [
+            name
+            for name, column in self._columns.items()
+            if name in row.metrics and row.step is not None and column.is_second_value((row.step, row.epoch), others)
+        ]
+        self._held_row = row if self._second_values and not was_read else None
+        return [*held_rows, *([] if was_read or self._held_row is not None else [row])]
 
     def flush(self) -> list[LineMetrics]:
-        """Return an empty list, as no row waits for another; see `_LineFinder`."""
-        return []
+        """Return the last row without its second values, if it is held."""
+        row, self._held_row = self._held_row, None
+        if row is None:
+            return []
+        for name in self._second_values:
+            self._source.left_out[name] = (self._file.name, row.metrics.pop(name))
+        return [row]
 
     def _columns_by_path(self, first_row: Sequence[str]) -> list[str]:
         """Return the columns of a table of one metric whose first row has values; an empty list if it is a header.
