@@ -193,8 +193,10 @@ def check_libraries(machine: Machine) -> Finding:
 
 def check_disk(machine: Machine, home: Path) -> Finding:
     """Check the free disk space for runs."""
-    if machine.disk_problem:
-        return findings.failed("disk", f"{home}: {machine.disk_problem}", "set TRIALPLANE_HOME to another folder")
+    # `check_libraries` reports missing ones. A system other than Linux is a problem, too.
+    issues, _ = dataclasses.replace(machine, missing=()).check(home, job=None)
+    if issues:
+        return findings.failed("disk", f"{home}: {issues[0].message}", "set TRIALPLANE_HOME to another folder")
     return findings.passed("disk", f"{machine.free / 2**30:.1f} GiB free for {home}")
 
 

@@ -80,22 +80,15 @@ class Machine:
         if self.missing:
             message = f"{', '.join(self.missing)} cannot be found; pip install 'trialplane[local]'"
             issues.append(Issue(("--local",), message))
-        disk_problem = self.disk_problem
-        if disk_problem:
-            issues.append(Issue((env.HOME,), disk_problem, str(home)))
-        return issues
-
-    @property
-    def disk_problem(self) -> str:
-        """Reason why the home folder cannot hold a run, with a fix; "" if it can."""
         if self.obstacle:
-            return f"{self.obstacle}; set {env.HOME} to a folder you may write to"
-        if self.free >= ENOUGH_SPACE:
-            return ""
-        return (
-            f"{self.free // 2**20} MiB are left on the disk and {ENOUGH_SPACE // 2**20} are needed; "
-            f"make room, or set {env.HOME} to a folder on another disk"
-        )
+            issues.append(Issue((env.HOME,), f"{self.obstacle}; set {env.HOME} to a folder you may write to", str(home)))
+        elif self.free < ENOUGH_SPACE:
+            message = (
+                f"{self.free // 2**20} MiB are left on the disk and {ENOUGH_SPACE // 2**20} are needed; "
+                f"make room, or set {env.HOME} to a folder on another disk"
+            )
+            issues.append(Issue((env.HOME,), message, str(home)))
+        return issues
 
     def _gpu_issues(self, job: Job) -> list[Issue]:
         """Return at most one issue, about GPUs that the job requests and this machine lacks.
