@@ -249,6 +249,7 @@ LATE_IMPORTS = {
     "cli.refit": "what registers a model on a cluster, which only --register needs",
     "cli.report": "pydantic, which `platform report --help` need not wait for",
     "cli.status": "pydantic, which `platform list --help` need not wait for",
+    "cli.submit": "what reads scripts for `init`, which only a failed run needs",
     "cli.ui": "what a page of a run on a cluster, or a dashboard, needs and the other pages do not",
     "client.run": "rich and asyncio, for those who watch a run from Python",
     "client.target_choice": "the module of one of the two targets",

@@ -17,7 +17,6 @@ from typing import Any
 import click
 
 from trialplane.cli import foreground, importing, kinds, names, output, watching
-from trialplane.cli.init_from import files_above
 from trialplane.client import cloning, target_choice
 from trialplane.client.run import RunHandle, SubmissionOutcome
 from trialplane.client.sdk import Platform
@@ -209,6 +208,8 @@ def _note_remedy(
 
     The command has the values of --param, --space, --objective and --trials.
     """
+    from trialplane.cli.init_from import files_above
+
     file = Path(job).resolve()
     typed_command = _init_command(_python_command(job, param_texts), spaces, objectives, trials)
     if ARGUMENTS_REFUSED in reason and not _REFUSED_VALUE.search(reason):
@@ -538,6 +539,7 @@ def _fixed_params(
     """
     issues: list[Issue] = []
     params: dict[str, Any] = {}
+    sources = [flag.source for flag in overrides.values() if isinstance(flag, Flag)]
     try:
         params = document.read(file, f"--params {file}").data if file is not None else {}
     except SpecError as error:
@@ -547,8 +549,7 @@ def _fixed_params(
             name, value = short_forms.value(text, f"--param {text}")
             params[name] = value
             # --space may have completed the typed name.
-            typed = tuple(flag.source for flag in overrides.values() if isinstance(flag, Flag))
-            if f'space."{name}"' in overrides or any(source.startswith(f"--space {name}=") for source in typed):
+            if f'space."{name}"' in overrides or any(source.startswith(f"--space {name}=") for source in sources):
                 issues.append(Issue(("params", name), "is searched by --space; leave out one of them", f"--param {text}"))
         except SpecError as error:
             issues += error.issues

@@ -106,14 +106,14 @@ class _Trial:
         """
         deadline = time.monotonic() + _PATIENCE
         file = _sqlite_file(self.uri)
+        client: Any = None
         while time.monotonic() < deadline:
             # A client of a SQLite file creates its tables, so there is none before the exporter has created them.
-            may_create_client = not file or _has_experiment(file, self.name)
-            if may_create_client:
+            if client is None and (not file or _has_experiment(file, self.name)):
                 client = sys.modules[_CLIENT].MlflowClient(self.uri)
-                experiment = client.get_experiment_by_name(self.name)
-                if experiment is not None:
-                    return experiment.experiment_id, client
+            experiment = None if client is None else client.get_experiment_by_name(self.name)
+            if experiment is not None:
+                return experiment.experiment_id, client
             time.sleep(_PAUSE)
         raise TimeoutError(f"it had no experiment {self.name} within {_PATIENCE:.0f} s")
 
