@@ -17,6 +17,7 @@ from tests.worker.conftest import Bench, alive, wait_until
 
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
+from trialplane.worker import template
 
 PLAIN = """
 import os
@@ -214,3 +215,12 @@ def test_the_environment_of_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "TRIALPLANE_SEED": "42",
     }
     assert {name: found.get(name) for name in wanted} == wanted
+
+
+def test_a_process_that_just_starts_may_be_a_resource_tracker() -> None:
+    """Its command line is empty, as that of a process that has ended. Trackers that start as their trial dies were killed."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert template._may_be_tracker(process.pid)
+    process.wait()
+    assert not template._may_be_tracker(os.getpid())

@@ -46,7 +46,7 @@ TRACKER_GRACE = 2.0  # seconds for resource trackers to end by themselves
 # Seconds after the end of a slot in which the signal may arrive that its pod is being removed. Ray may end the slot earlier.
 REMOVAL_NOTICE = 8.0
 _LOCK_FILE = "trialplane-slot.lock"  # in the folder of temporary files; each pod has its own
-_PAUSE = 0.1  # seconds between checks for a trial's end, without a slot
+_PAUSE = 0.1  # seconds between checks for a process's end
 MAX_MESSAGE = 60_000  # bytes; a SEQPACKET packet must fit the socket's buffer
 
 
@@ -206,11 +206,11 @@ class Template:
         """
         deadline = time.monotonic() + TRACKER_GRACE
         while orphans := process.children() - self._import_children:
-            trackers = [pid for pid in orphans if _is_tracker(pid)] if time.monotonic() < deadline else []
+            trackers = [pid for pid in orphans if _may_be_tracker(pid)] if time.monotonic() < deadline else []
             killable = [pid for pid in orphans if pid not in trackers]
             process.kill_children(killable)
             if trackers and not killable:
-                _wait_for_end(trackers[0], deadline - time.monotonic())
+                _wait_for_end(trackers[0], min(_PAUSE, deadline - time.monotonic()))
 
     def _note_removal(self, *_: object) -> None:
         """Record that the pod is being removed, as the signal says."""
@@ -313,12 +313,16 @@ def _exit_with_slot(control: socket.socket) -> Iterator[None]:
         stop_read.close()
 
 
-def _is_tracker(pid: int) -> bool:
-    """Return whether a process is a resource tracker, of multiprocessing or derived from it, as joblib's is."""
+def _may_be_tracker(pid: int) -> bool:
+    """Return whether a process is a resource tracker, of multiprocessing or derived from it, as joblib's is.
+
+    A process whose command line is empty counts as one: it is just starting.
+    """
     try:
-        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:  # it has just ended
         return False
+    return not command_line or b"resource_tracker" in command_line
 
 
 def _wait_for_end(pid: int, seconds: float) -> None:
