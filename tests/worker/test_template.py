@@ -218,7 +218,7 @@ def test_the_environment_of_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_process_that_just_starts_may_be_a_resource_tracker() -> None:
-    """Its command line is empty, as that of a process that has ended. Trackers that start as their trial dies were killed."""
+    """Its command line is empty, as that of a process that has ended. Such trackers were killed with their trials."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert template._may_be_tracker(process.pid)
