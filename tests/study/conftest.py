@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import random
@@ -62,6 +61,27 @@ retries: {crashed: 5, lost: 9}
 """
 
 
+# For the code of a job that calls `pass_gate` in each step: its trials wait there when `Study.kill_between_reports` is to
+# kill something, so that no run is over before that. The size of one file is the number of steps so far, that of the other
+# the number at which the gate is closed. What waits has a file with its pid as its name.
+GATE = """
+import os
+import time
+
+
+def pass_gate(folder="FOLDER"):
+    if not os.path.exists(f"{folder}/limit"):
+        return
+    with open(f"{folder}/steps", "ab") as steps:
+        steps.write(b".")
+    while os.path.getsize(f"{folder}/steps") >= os.path.getsize(f"{folder}/limit"):
+        open(f"{folder}/{os.getpid()}", "w").close()
+        time.sleep(0.01)
+    if os.path.exists(f"{folder}/{os.getpid()}"):
+        os.remove(f"{folder}/{os.getpid()}")
+"""
+
+
 @dataclasses.dataclass(frozen=True)
 class Process:
     """One process of a run."""
@@ -83,6 +103,8 @@ class Study:
         self.job = root / "jobs" / "toy"
         self.write(JOB, SPEC)
         self.stages = root / "stages"
+        self.gate = root / "gate"
+        self.gate.mkdir()
         self.platform = Platform()
         self.handles: list[RunHandle] = []
 
@@ -104,6 +126,15 @@ class Study:
     def let_begin(self, stage: int) -> None:
         """Lets the next `STAGE` trials begin."""
         (self.stages / str(stage)).touch()
+
+    def write_with_gate(self, code: str, spec: str) -> None:
+        """Writes a job whose code calls `pass_gate` in each step."""
+        self.write(GATE.replace("FOLDER", str(self.gate)) + code, spec)
+
+    def submit_at_gate(self, name: str, **overrides: Any) -> RunHandle:
+        """Submits it; its trials wait in their first steps, for `kill_between_reports`."""
+        (self.gate / "limit").touch()
+        return self.submit(name, **overrides)
 
     def files(self, name: str = "toy") -> RunPaths:
         return RunPaths.of(self.home, name)
@@ -244,33 +275,41 @@ class Study:
         return found
 
     def kill_between_reports(self, run: RunHandle, victims: Iterable[str], steps: Sequence[int]) -> None:
-        """Kill one victim after the other until the run has ended, and resume a run whose controller was killed.
+        """Kill one victim after the other while a trial waits at the gate, and resume a run whose controller was killed.
 
         Args:
-            run: the run.
-            victims: "controller", or the name of a method that returns processes.
-            steps: numbers of newly reported steps before a kill, of which one is drawn.
+            run: the run, submitted at the gate.
+            victims: "rank" (the process at the gate), "controller", or the name of a method: the process at the gate or that
+                one above it which is among those that the method returns.
+            steps: numbers of steps before a kill, of which one is drawn.
         """
         generator = random.Random(5)
+        limit, done = self.gate / "limit", self.gate / "steps"
+        done.touch()
         for victim in victims:
-            goal = len(self.curves(run.name)) + generator.choice(steps)
-            reaches = functools.partial(lambda goal: run.status().state.is_ended or len(self.curves(run.name)) >= goal, goal)
-            wait_until(reaches, f"{goal} steps are reported")
-            if run.status().state.is_ended:
-                break
+            goal = done.stat().st_size + generator.choice(steps)
+            os.truncate(limit, goal)
+            wait_until(lambda goal=goal: done.stat().st_size >= goal, f"{goal} steps are done")
+            waiting = wait_until(lambda: self._at_gate(run.name), "a trial waits at the gate")
             if victim == "controller":
-                pid, everyone = self.controller(run.name), self.pids(run.name)
-                assert pid
-                kill(pid)
+                everyone = self.pids(run.name)
+                kill(waiting[-1])
                 wait_until(lambda pids=everyone: not any(alive(one) for one in pids), "everything below it is gone too")
                 wait_until(lambda: not run.is_active(), "the end of the controller is seen")
                 run.resume()
             else:
-                find = getattr(self, victim)
-                wait_until(
-                    lambda find=find: any(kill(process.pid) for process in find(run.name)) or run.status().state.is_ended,
-                    f"one of the {victim} is killed",
-                )
+                found = {process.pid for process in getattr(self, victim)(run.name)} if victim != "rank" else {waiting[0]}
+                assert kill(next(pid for pid in waiting if pid in found))
+                wait_until(lambda pid=waiting[0]: not alive(pid), "the trial is gone too")
+        os.truncate(limit, 1 << 30)
+
+    def _at_gate(self, name: str) -> list[int]:
+        """The pid of a process that waits at the gate, and of all above it up to the controller; empty if none waits."""
+        parents = {process.pid: process.parent for process in self.processes(name)}
+        pids = [next((pid for pid in parents if (self.gate / str(pid)).exists()), 0)]
+        while pids[-1] in parents and pids[-1] != self.controller(name):
+            pids.append(parents[pids[-1]])
+        return pids if pids[0] else []
 
     def close(self) -> None:
         for handle in self.handles:
