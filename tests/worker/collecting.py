@@ -133,6 +133,10 @@ class Collecting:
     def run(self, iteration: int = 0, **options: Any) -> TrialOutcome:
         """One iteration, to its end; a worker that fails is not started again, and its units are lost."""
         self.begin(iteration, **options)
+        return self.rest()
+
+    def rest(self) -> TrialOutcome:
+        """The rest of an iteration that has begun."""
         while self.learner.outcome is None or any(p.outcome is None and p._thread is not None for p in self.workers):
             self.step()
         outcome = self.learner.outcome

@@ -177,6 +177,14 @@ class Bench:
         """All events of one attempt."""
         return self.slot.play(request)
 
+    def overdue(self, event: Event) -> TrialOutcome:
+        """The outcome of a trial that has said what it had to say, and whose limit of time is over now."""
+        assert event.outcome is None and self.running.request.timeout is not None
+        self.running.timers.postpone("deadline", -self.running.request.timeout)
+        outcome = self.slot.rest(event)[-1].outcome
+        assert outcome is not None
+        return outcome
+
     def reported(self, request: TrialRequest) -> tuple[TrialOutcome, list[TrialReport]]:
         """The outcome of one attempt, and its reports."""
         events = self.attempt(request)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.worker.conftest import Event, alive, wait_until
 
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import BATCH_BYTES, BATCH_RESULTS, Unit
+from trialplane.worker.collect.exchange import Exchange
 
 
 @pytest.fixture(scope="module")
@@ -178,9 +180,14 @@ def test_a_worker_stays_until_its_results_are_fetched(run: Collecting) -> None:
         if event.wants:
             place.slot.hand([Unit(handed, 1)], False)
             handed += 1
+    while not event.offers:
+        _, event = run.events.get(timeout=60)
+        assert event.outcome is None
+    held = place.slot.exchange
+    assert held is not None
+    wait_until(lambda: held.deadline is None, "it has said that its function has ended")
     with pytest.raises(queue.Empty):
-        while True:
-            assert run.events.get(timeout=0.5)[1].outcome is None
+        run.events.get(timeout=0.5)
     assert place.slot.fetch([0, 1])[0].nbytes > 60
     place.slot.release([0])
     outcome = run.events.get(timeout=60)[1].outcome
@@ -221,14 +228,24 @@ def test_units_that_are_kept_and_given_twice(run: Collecting) -> None:
     assert "has given it already" in run.failures[0].message
 
 
-def test_a_worker_that_hangs(run: Collecting) -> None:
+def test_a_worker_that_hangs(run: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
+    all_hang = threading.Event()
+    deadline = Exchange.deadline.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Exchange, "deadline", property(lambda held: deadline(held) if all_hang.is_set() else None))
+    monkeypatch.setattr("trialplane.worker.running.ABORT_GRACE", 60.0)
     run.timeout = 0.5
-    outcome = run.run(0, play="hangs", units=2)
+    run.begin(0, play="hangs", units=2)
+    while not (run.open[0] and run.open[1]):
+        run.step()
+    for index in range(2):
+        wait_until(lambda index=index: "hanging in unit" in run.log(f"0000/worker-{index}.log"), "it hangs")
+    all_hang.set()
+    outcome = run.rest()
     assert outcome.state is TrialState.COMPLETE
-    assert {failure.failure for failure in run.failures} == {FailureClass.TIMEOUT}
+    assert [failure.failure for failure in run.failures] == [FailureClass.TIMEOUT] * 2
     assert "had no result within its limit of 0.5 s" in run.failures[0].message
-    logs = [run.log(Path(failure.log).relative_to("trials").as_posix()) for failure in run.failures]
-    assert any("hanging in unit" in log and "most recent call first" in log for log in logs)
+    for failure in run.failures:
+        assert "most recent call first" in run.log(Path(failure.log).relative_to("trials").as_posix())
 
 
 def test_who_has_given_all_it_had_is_not_late(run: Collecting, tmp_path: Path) -> None:

@@ -40,12 +40,12 @@ def test_of_the_units_that_a_killed_worker_had_those_it_had_begun_are_told(run: 
 
 def test_a_quick_worker_asks_for_units_before_it_needs_them_and_a_slow_one_does_not(run: Collecting) -> None:
     asked: dict[str, int] = {}
-    for play in ("simple", "slow"):
+    for play in ("quick", "slow"):
         wants: list[int] = []
         run.on_event = lambda place, event, wants=wants: wants.append(event.wants)  # type: ignore[misc]
         assert run.run(0, play=play, units=8).state is TrialState.COMPLETE
         asked[play] = max(wants)
-    assert 1 < asked["simple"] <= 2 * AHEAD_UNITS
+    assert 1 < asked["quick"] <= 2 * AHEAD_UNITS
     assert asked["slow"] == 1
 
 

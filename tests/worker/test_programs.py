@@ -291,7 +291,7 @@ def test_odd_output_ends_nothing(shared: Bench) -> None:
 
 @pytest.mark.parametrize("what", ["endless", "deaf"])
 def test_the_pruner_ends_a_script_that_only_prints(shared: Bench, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trialplane.worker.running.DECIDED_END_GRACE", 0.2)
+    monkeypatch.setattr("trialplane.worker.running.DECIDED_END_GRACE", 0.2 if what == "deaf" else 60.0)
     outcome = prune_at(shared, 3, shared.slot.run(shared.request(what, prunable=True)))
     assert (outcome.state, outcome.failure) == (TrialState.PRUNED, None)
     assert outcome.message.startswith("pruned at step ") and outcome.metrics["score"] >= 3

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.worker.conftest import Bench, alive, wait_until
 from trialplane import errors
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
+from trialplane.worker import slot
 
 CODE = """
 import os
@@ -168,20 +170,36 @@ def test_a_slot_with_a_stopped_template_closes(bench: Bench, short: pytest.Monke
     assert not alive(template)
 
 
+def let_time_be_over(monkeypatch: pytest.MonkeyPatch, when: Callable[[], bool]) -> None:
+    """Let a slot have waited for its template as long as it may as soon as `when` is true."""
+
+    def select_(*arguments: Any) -> tuple[list[Any], ...]:
+        assert arguments[1:] == ([], [], slot.IMPORT_PATIENCE)
+        wait_until(when, "the template is where it is to be")
+        return [], [], []
+
+    monkeypatch.setattr(slot, "select", types.SimpleNamespace(select=select_))
+
+
 def test_a_template_that_is_stopped_while_it_imports_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trialplane.worker.slot.IMPORT_PATIENCE", 3.0)
-    monkeypatch.setattr("trialplane.worker.slot.CLOSE_PATIENCE", 0.5)
     file = tmp_path / "pid"
+    let_time_be_over(monkeypatch, lambda: file.exists() and file.read_text() and is_stopped(int(file.read_text())))
+    monkeypatch.setattr(slot, "CLOSE_PATIENCE", 0.5)
     code = f"import os, pathlib\npathlib.Path({str(file)!r}).write_text(str(os.getpid()))\nos.kill(os.getpid(), 19)\n"
-    with pytest.raises(errors.SlotError, match="had not imported the job's code after 3 s and was killed"):
+    with pytest.raises(errors.SlotError, match="had not imported the job's code after 1800 s and was killed"):
         Bench(tmp_path, {"train": code})
     assert not alive(int(file.read_text()))
 
 
 def test_imports_that_hang_leave_their_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trialplane.worker.slot.IMPORT_PATIENCE", 3.0)
+    file = tmp_path / "imports"
+    let_time_be_over(monkeypatch, file.exists)
+    monkeypatch.setattr(slot, "CLOSE_PATIENCE", 60.0)
     with pytest.raises(errors.SlotError) as caught:
-        Bench(tmp_path, {"train": "import threading\nthreading.Event().wait()\n"})
+        Bench(
+            tmp_path,
+            {"train": f"import pathlib, threading\npathlib.Path({str(file)!r}).touch()\nthreading.Event().wait()\n"},
+        )
     log = Path(str(caught.value).rpartition(": ")[2]).read_text()
     assert "most recent call first" in log
     assert "train.py" in log

@@ -23,9 +23,9 @@ def learn(ctx, results):
 
 
 def pass_time(seconds):
-    """So much time goes by for who asks for units, and nobody has to wait for it."""
-    before = worker.time.monotonic
-    worker.time = types.SimpleNamespace(monotonic=lambda: before() + seconds)
+    """So much time goes by for who asks for units, and no more: a busy machine is not slow, and nobody has to wait."""
+    now = worker.time.monotonic() + seconds
+    worker.time = types.SimpleNamespace(monotonic=lambda: now)
 
 
 def result(ctx, unit):
@@ -77,10 +77,14 @@ class Plays:
             pass_time(1.1 * worker.AHEAD_SECONDS)
             ctx.give(unit, result(ctx, unit), items=5)
 
+    def quick(ctx):
+        for unit in ctx.units():
+            pass_time(1e-6)
+            ctx.give(unit, result(ctx, unit), items=5)
+
     def slow_at(ctx):
         for unit in ctx.units():
-            if unit.number == ctx.params["at"]:
-                pass_time(1.1 * worker.AHEAD_SECONDS)
+            pass_time(1.1 * worker.AHEAD_SECONDS if unit.number == ctx.params["at"] else 1e-6)
             ctx.give(unit, 1)
 
     def raises(ctx):

@@ -110,6 +110,7 @@ def reports(ctx):
 
 
 def reports_and_hangs(ctx):
+    sys.stdout.write("about to hang\n")
     ctx.report(1, score=0.5)
     threading.Event().wait()
 

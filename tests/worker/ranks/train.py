@@ -10,9 +10,14 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
+
+from trialplane.worker.ranks import supervisor
+
+supervisor.ABORT_GRACE = 5.0  # for a machine that has much else to do
 
 
 def run(ctx):
@@ -221,16 +226,21 @@ def leaves_children(ctx):
 
 
 def hangs(ctx):
-    sys.stdout.write("about to hang\n")
+    note(ctx, hangs=True)
+    ctx.report(1, score=0.5)
     wait()
 
 
 def lingers(ctx):
     """Rank 0 returns, and others do not; one of them does not even hear what it is told."""
+    if ctx.rank:
+        note(ctx, lingers=True)
     if ctx.rank == 2:
         os.kill(os.getpid(), signal.SIGSTOP)
     if ctx.rank:
         wait()
+    while not all(Path(ctx.params["folder"], f"rank-{rank}").exists() for rank in (1, 2)):
+        time.sleep(0.01)
     return 1.0
 
 
