@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 _MOST_STEPS = 50_000  # evaluated expressions, elements of lists, and characters of texts
@@ -65,6 +66,25 @@ class Work:
         if isinstance(value, (list, dict)):
             for element in value.values() if isinstance(value, dict) else value:
                 self.count_elements(element)
+
+
+def evaluated(node: ast.expr, assigned: Mapping[str, ast.expr] = MappingProxyType({})) -> Any:
+    """Return the value of an expression, as `Evaluator.value` does.
+
+    Args:
+        node: The expression.
+        assigned: Names that the expression may use → the expressions that stand for them.
+
+    Raises:
+        NotConstant: The value is unknown, or too large.
+    """
+
+    def value_of_name(name: ast.expr) -> Any:
+        if isinstance(name, ast.Name) and name.id in assigned:
+            return evaluated(assigned[name.id], assigned)
+        raise NotConstant
+
+    return Evaluator(value_of_name, Work(), module_names=()).value(node)
 
 
 class Evaluator:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from trialplane.importing import search
-from trialplane.job import arguments
+from trialplane.job import arguments, notebook
 
 
 class _Declaration(NamedTuple):
@@ -87,10 +87,7 @@ def typed(words: Sequence[str], calls: Sequence[ast.Call]) -> Iterator[tuple[str
 
 def names(text: str) -> set[str]:
     """Return the long flags that a Python file declares, without dashes before them; none if the text is not Python."""
-    try:
-        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # see `float_names`
-        return set()
+    calls = [node for node in ast.walk(notebook.parse_or_empty(text)) if isinstance(node, ast.Call)]
     flags = (flag for declaration in _declarations(calls) for flag in declaration.flags)
     return {flag.removeprefix("--") for flag in flags if flag.startswith("--")}
 
@@ -100,10 +97,7 @@ def float_names(text: str) -> set[str]:
 
     A parameter may be a flag, or a value in the text, as `arguments.spots` finds it. Empty if the text is not Python.
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: expressions that are nested too deeply
-        return set()
+    tree = notebook.parse_or_empty(text)
     values = [(name, spot.value) for name, spot in arguments.spots(tree).items()]
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):  # of `add_argument`, or of any other function that declares a flag

@@ -34,8 +34,6 @@ def augmented(tree: ast.AST) -> set[str]:
 def full(node: ast.expr, imported_names: Mapping[str, str]) -> str:
     """Return the dotted name of an expression, with the full name of an imported object: `ray.tune.run` for `tune.run`.
 
-    "" if the expression is not a name.
-
     Args:
         node: The expression.
         imported_names: See `imported`.
@@ -45,17 +43,17 @@ def full(node: ast.expr, imported_names: Mapping[str, str]) -> str:
 
 
 def dotted(node: ast.expr) -> str:
-    """Return the dotted name of an expression, such as `tune.run`. "" if the expression is not a name."""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+    """Return the dotted name of an expression: "tune.run", or ".fit" for `model().fit`. "" if it has no name."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def last(node: ast.expr) -> str:
-    """Return the last part of an expression's dotted name: `run` for `tune.run`. "" if the expression is not a name."""
-    return dotted(node).rpartition(".")[2]
+    """Return the last part of an expression's dotted name: `run` for `tune.run`. "" if it has no name."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def executed_nodes(tree: ast.Module, statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:

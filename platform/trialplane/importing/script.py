@@ -7,17 +7,15 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import enum
-import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from trialplane.errors import Issue, SpecError
-from trialplane.importing import folding, guess, naming, own_folder, ray, study
+from trialplane.importing import constants, folding, guess, naming, own_folder, ray, study
 from trialplane.job import arguments, document, notebook, settings
 from trialplane.wire.declared import Option
 
@@ -99,11 +97,6 @@ _NEEDED_CONFIG = re.compile(
 _CONFIG_ARGUMENT = re.compile(rf"""["'](?:--)?{CONFIG.pattern}["']""")  # "--config"
 # Parts of names of files that have no settings.
 _RESULTS = re.compile(r"metric|result|score|output|report|history|package|vocab|tokenizer", re.IGNORECASE)
-_OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
-}
 _COMPARISON = re.compile(r"""\b(\w+)(?:\.lower\(\))?\s*==\s*["']([\w.+-]{1,40})["']""")  # args.optimizer == "adam"
 _MOST_UNNAMED = 12  # numbers without a name of their own that a job lists without a request
 _KINDS = ("int", "float", "bool", "str")  # of options, named as Python's types
@@ -245,36 +238,36 @@ def read(
         SpecError: The text is not Python.
     """
     tree = _parse(text, name)
-    values = tuple(_text_options(tree, requested))  # before the tree changes, as a trial replaces values in the text
+    values = tuple(_text_options(tree, requested))  # before `fold` changes the tree: a trial replaces values in the text
     changed_dicts = folding.fold(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     all_text = f"{text}\n{module_text}"
     top_modules = tuple(dict.fromkeys(_imported_modules(tree.body)))
     all_modules = dict.fromkeys(_imported_modules(ast.walk(tree)))
-    late_modules = tuple(module for module in all_modules if module not in top_modules)
-    searcher = _searcher(text, [*top_modules, *late_modules])
+    searcher = _searcher(text, all_modules)
     variables = tuple(_environment_options(tree))
-    # The first form of which the text has signs, from a search of its own to values in its text.
+    # The form is the first one of which the text has signs.
     notes: list[str] = []
     form = _search_form(tree, calls, changed_dicts, name, notes, given_arguments) if with_search else None
-    form = form or _argument_form(tree, calls, text, all_text)
-    if with_search:
-        form = form or _search_in_modules(tree, module_text, name, notes)
+    if form is None:
+        form = _argument_form(tree, calls, text, all_text)
+    if form is None and with_search:
+        form = _module_search_form(tree, module_text, name, notes)
     if form is None:
         has_unknown_parser = bool(ARGUMENTS.search(all_text))
         form = _other_form(tree, values, variables, searcher, has_unknown_parser=has_unknown_parser)
-    # The settings files.
+    # Its files.
     takes_file = form.style is Style.UNKNOWN and "sys.argv[1]" in text
     has_config_argument = form.style is Style.PARSED and bool(_CONFIG_ARGUMENT.search(all_text))
     settings_files = _settings_files(all_text, by_argument=takes_file or has_config_argument)
     config_modules = tuple(_config_module_files(tree))
-    paths = dict.fromkeys((*_path_texts(tree), *own_folder.upward_paths(tree)))
+    paths = dict.fromkeys((*path_texts(tree), *own_folder.upward_paths(tree)))
     return Script(
         form.style,
         form.options,
         config=form.config,
         top_modules=top_modules,
-        late_modules=late_modules,
+        late_modules=tuple(module for module in all_modules if module not in top_modules),
         objects=tuple(naming.imported(tree).values()),
         search=dict(form.search),
         notes=tuple(notes),
@@ -332,22 +325,24 @@ def _argument_form(tree: ast.Module, calls: Sequence[ast.Call], text: str, all_t
         text: Its text.
         all_text: Its text and that of the modules in its folder, in which its parser may be.
     """
-    hydra_main_names = _hydra_main_names(tree)
-    hydra = next((call for call in calls if _dotted_name(call.func) in hydra_main_names), None)
-    if hydra is not None:
-        return _Form(Style.HYDRA, config=_config_path(hydra), returned=_returned_expression(tree, hydra))
-    if any(_executes_file(call) for call in calls):
+    imported = naming.imported(tree)
+    hydra_main = next((call for call in calls if naming.full(call.func, imported) == "hydra.main"), None)
+    if hydra_main is not None:
+        return _Form(Style.HYDRA, config=_config_path(hydra_main), returned=_returned_expression(tree, hydra_main))
+    if any(map(_executes_file, calls)):
         return _Form(Style.CONFIGURATOR, tuple(_configurator_options(tree)))
-    if "sacred" in text and (options := tuple(_sacred_options(tree))):
-        return _Form(Style.SACRED, options, returned=_sacred_return(tree))
+    sacred_options = tuple(_sacred_options(tree)) if "sacred" in text else ()
+    if sacred_options:
+        return _Form(Style.SACRED, sacred_options, returned=_sacred_return(tree))
     if _PARSERS.search(all_text):
         return _Form(Style.PARSED)
-    if "sys.argv" in all_text:  # without a parser
-        if _has_numbers(options := tuple(_position_options(tree))):
-            return _Form(Style.POSITIONS, options)
-        if options := tuple(_attribute_options(tree)):
-            return _Form(Style.ATTRIBUTES, options)
-    return None
+    if "sys.argv" not in all_text:
+        return None
+    position_options = tuple(_position_options(tree))
+    if guess.space(position_options) or any(option.kind in ("float", "int") for option in position_options):
+        return _Form(Style.POSITIONS, position_options)
+    attribute_options = tuple(_attribute_options(tree))
+    return _Form(Style.ATTRIBUTES, attribute_options) if attribute_options else None
 
 
 def _other_form(
@@ -364,20 +359,19 @@ def _other_form(
         tree: Tree of the script.
         values: Values in its text that parameters can replace.
         variables: Environment variables that it reads.
-        searcher: Library by which it searches by itself; "" for none.
+        searcher: Library or class by which it may search by itself; "" for none.
         has_unknown_parser: Whether it may read arguments by a parser that is not known. Then its values stay.
     """
-    options = () if has_unknown_parser else values
     if searcher:
         return _Form(Style.SEARCHES)
-    if prompt_options := tuple(_prompt_options(tree)):
+    prompt_options = tuple(_prompt_options(tree))
+    if prompt_options:
         return _Form(Style.PROMPTS, prompt_options)
-    # Variables replace values in the text if one of them is worth a search, or if the script cannot run without them and has
-    # no other value that is.
+    value_options = () if has_unknown_parser else values
     needs_variables = any(option.required for option in variables)
-    if guess.space(variables) or (needs_variables and not guess.space(options)):
+    if guess.space(variables) or (needs_variables and not guess.space(value_options)):
         return _Form(Style.ENVIRONMENT, variables)
-    return _Form(Style.UNKNOWN if has_unknown_parser else Style.GLOBALS, options)
+    return _Form(Style.UNKNOWN if has_unknown_parser else Style.GLOBALS, value_options)
 
 
 def _parse(text: str, name: str) -> ast.Module:
@@ -388,14 +382,16 @@ def _parse(text: str, name: str) -> ast.Module:
     """
     try:
         return notebook.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None) or 0
-        is_too_deep = isinstance(error, (RecursionError, MemoryError))  # raised by Python's parser, without a message
-        reason = "it is nested too deeply for Python's parser" if is_too_deep else getattr(error, "msg", error)
-        raise SpecError([Issue(("script",), f"is not Python: {reason}", source=name, line=line)]) from error
+    except SyntaxError as error:
+        issue = Issue(("script",), f"is not Python: {error.msg}", source=name, line=error.lineno or 0)
+    except ValueError as error:
+        issue = Issue(("script",), f"is not Python: {error}", source=name)
+    except (RecursionError, MemoryError):
+        issue = Issue(("script",), "is not Python: it is nested too deeply for Python's parser", source=name)
+    raise SpecError([issue])
 
 
-def _searcher(text: str, modules: Sequence[str]) -> str:
+def _searcher(text: str, modules: Iterable[str]) -> str:
     """Return the library or the class of scikit-learn by which a script may search by itself; "" for none.
 
     Args:
@@ -415,14 +411,13 @@ def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
     """
     assigned = {ast.unparse(node.targets[0]): node.value for node in ast.walk(tree) if isinstance(node, ast.Assign)}
     for call in calls:
-        # Expressions that may be such paths.
-        name = _dotted_name(call.func).rpartition(".")[2]
-        by_name = naming.arguments_by_name(call, "file", "mode")
-        mode = _literal(by_name.get("mode"))
-        opens_for_writing = name == "open" and isinstance(mode, str) and bool(set("wax+") & set(mode))
-        nodes = [*call.args, *by_name.values()] if opens_for_writing or _WRITES.search(name) else []
-        nodes += [word.value for word in call.keywords if word.arg and _OUTPUT.fullmatch(word.arg)]  # output_dir=…
-        for node in nodes:
+        function = naming.last(call.func)
+        mode = _literal(naming.arguments_by_name(call, "file", "mode").get("mode"))
+        opens_for_writing = function == "open" and isinstance(mode, str) and not set("wax+").isdisjoint(mode)
+        writes = opens_for_writing or _WRITES.search(function) is not None
+        path_nodes = [*call.args] if writes else []
+        path_nodes += [word.value for word in call.keywords if writes or (word.arg and _OUTPUT.fullmatch(word.arg))]
+        for node in path_nodes:
             path = _literal(assigned.get(ast.unparse(node), node))
             if isinstance(path, str) and _ABSOLUTE.fullmatch(path) and not path.startswith("/dev/"):
                 yield path
@@ -430,9 +425,9 @@ def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
 
 def shared_outputs(words: Sequence[str]) -> Iterator[str]:
     """Yield the absolute paths to which the arguments of a command, as `--output_dir /data/out`, let it write."""
-    for flag, value in re.findall(r"(?<!\S)--?([A-Za-z][\w-]*)[ =](/[^\s]+)", " ".join(words)):
-        if _OUTPUT.fullmatch(flag.replace("-", "_")) and not value.startswith("/dev/"):
-            yield value
+    for flag, path in re.findall(r"(?<!\S)--?([A-Za-z][\w-]*)[ =](/[^\s]+)", " ".join(words)):
+        if _OUTPUT.fullmatch(flag.replace("-", "_")) and not path.startswith("/dev/"):
+            yield path
 
 
 def shared_ports(command: str) -> Iterator[str]:
@@ -443,14 +438,14 @@ def shared_ports(command: str) -> Iterator[str]:
 def _searching_command(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
     """Return the subcommand of click or typer whose function starts a search of Ray Tune, Optuna or W&B; "" if none does."""
     imported = naming.imported(tree)
-    starts = {call for call in calls if study.is_search(call, imported) or _dotted_name(call.func) == "wandb.agent"}
-    starts |= set(ray.searches(tree))
+    searches = {call for call in calls if study.is_search(call, imported) or naming.dotted(call.func) == "wandb.agent"}
+    searches |= set(ray.searches(tree))
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list):
-        if starts.isdisjoint(naming.executed_nodes(tree, function.body)):
+        if searches.isdisjoint(naming.executed_nodes(tree, function.body)):
             continue
         for decorator in function.decorator_list:
             if isinstance(decorator, ast.Call) and _is_subcommand(tree, calls, function, decorator):
-                name = _literal(naming.arguments_by_name(decorator, "name").get("name"))
+                name = _literal(naming.arguments_by_name(decorator, "name").get("name"))  # @app.command("tune")
                 return name if isinstance(name, str) else function.name.replace("_", "-")
     return ""
 
@@ -466,26 +461,26 @@ def _is_subcommand(tree: ast.Module, calls: Sequence[ast.Call], function: ast.Fu
         function: The function.
         decorator: One of its decorators.
     """
-    group, _, name = _dotted_name(decorator.func).rpartition(".")
-    if name != "command" or not group:
+    group, _, attribute = naming.dotted(decorator.func).rpartition(".")  # `cli` and `command` for @cli.command()
+    if attribute != "command" or not group:
         return False
     if group == "click":  # a function with @click.command() becomes a subcommand only by `cli.add_command(tune)`
-        adding_calls = [call for call in calls if _dotted_name(call.func).endswith(".add_command")]
+        adding_calls = [call for call in calls if naming.last(call.func) == "add_command"]
         return any(ast.unparse(argument) == function.name for call in adding_calls for argument in call.args)
-    # A group of click always makes subcommands; an app of typer does so if it has several commands, or a callback. What is
-    # not created in this file is considered a group.
-    apps = [node.value for node in ast.walk(tree) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == group]
-    is_typer = any(isinstance(app, ast.Call) and _dotted_name(app.func).endswith("Typer") for app in apps)
-    commands = [call for call in calls if _dotted_name(call.func) in (f"{group}.command", f"{group}.callback")]
+    # A group of click, which may be of another file, always makes subcommands. An app of typer does so if it has several
+    # commands, or a callback.
+    assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == group]
+    is_typer = any(isinstance(node.value, ast.Call) and naming.last(node.value.func) == "Typer" for node in assignments)
+    commands = [call for call in calls if naming.dotted(call.func) in (f"{group}.command", f"{group}.callback")]
     return not is_typer or len(commands) > 1
 
 
 def _compared_texts(text: str) -> dict[str, tuple[str, ...]]:
     """Return the texts to which a script compares each name, as `adam` for `args.optimizer == "adam"`, by name."""
-    values: dict[str, dict[str, None]] = {}
-    for name, value in _COMPARISON.findall(text):
-        values.setdefault(name, {})[value] = None
-    return {name: tuple(texts) for name, texts in values.items()}
+    texts: dict[str, dict[str, None]] = {}  # the inner dicts are ordered sets
+    for name, compared_text in _COMPARISON.findall(text):
+        texts.setdefault(name, {})[compared_text] = None
+    return {name: tuple(different_texts) for name, different_texts in texts.items()}
 
 
 def _printed_metric(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
@@ -494,64 +489,41 @@ def _printed_metric(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
     It is the first name of a loss or a score in the last value of the last `print` without words, or else in the expressions
     that are assigned to the printed variables, the last assignment first; otherwise "cost".
     """
-    printed_values = [_wordless_values(call.args) for call in calls if _dotted_name(call.func) == "print"]
-    last_values = [values[-1] for values in printed_values if values]  # of each call
+    prints = [call for call in calls if naming.dotted(call.func) == "print"]
+    last_values = [values[-1] for call in prints if (values := _wordless_values(call.args))]
     last_value = max(last_values, key=lambda value: value.lineno, default=None)
     if last_value is None:
         return "cost"
     variables = {node.id for node in ast.walk(last_value) if isinstance(node, ast.Name)}
     assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-    values = [node.value for node in reversed(assignments) if ast.unparse(node.targets[0]) in variables]
-    names = (name for value in (last_value, *values) for name in guess.candidates(ast.unparse(value)))
+    assigned = [node.value for node in reversed(assignments) if ast.unparse(node.targets[0]) in variables]
+    names = (name for expression in (last_value, *assigned) for name in guess.candidates(ast.unparse(expression)))
     return next((name for name in names if name.isidentifier()), "cost")
 
 
 def _wordless_values(printed: Sequence[ast.expr]) -> list[ast.expr]:
-    """Return the values in the arguments of a `print`, as of `print(step, loss)` or `print(f"{step}: {loss} ({time} s)")`.
+    """Return the values that the arguments of a `print` show without words: step and loss of `f"{step}: {loss}"`.
 
-    What stands in parentheses is left out. [] if it prints words, too.
+    Of a formatted text, what follows a parenthesis is ignored: of `f"{loss} (best: {best})"`. [] if it prints words, too.
     """
     values: list[ast.expr] = []
     texts: list[str] = []
     for node in printed:
-        parts = _without_remark(node).values if isinstance(node, ast.JoinedStr) else [node]
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
         for part in parts:
             if isinstance(part, ast.Constant):
-                texts.append(str(part.value))
+                text, parenthesis, _ = str(part.value).partition("(")
+                texts.append(text)
+                if parenthesis:
+                    break
             else:
                 values.append(part.value if isinstance(part, ast.FormattedValue) else part)
     prints_words = any(character.isalpha() for character in "".join(texts))
     return [] if prints_words else values
 
 
-def _without_remark(text: ast.JoinedStr) -> ast.JoinedStr:
-    """Return a formatted text up to the first parenthesis in it."""
-    parts: list[ast.expr] = []
-    for part in text.values:
-        if isinstance(part, ast.Constant) and "(" in str(part.value):
-            return ast.JoinedStr([*parts, ast.Constant(str(part.value).partition("(")[0])])
-        parts.append(part)
-    return ast.JoinedStr(parts)
-
-
-def path_texts(text: str) -> list[str]:
-    """Return the texts of a Python file that may be relative paths; [] if it is not Python."""
-    try:
-        return list(_path_texts(_parse(text, "")))
-    except SpecError:
-        return []
-
-
-def paths_above(text: str) -> list[str]:
-    """Return the paths above a script's folder that it derives from its own path, relative to it; [] if it is not Python."""
-    try:
-        return list(dict.fromkeys(own_folder.upward_paths(_parse(text, ""))))
-    except SpecError:
-        return []
-
-
-def _path_texts(tree: ast.Module) -> Iterator[str]:
-    """Yield the texts of a script that may be relative paths."""
+def path_texts(tree: ast.Module) -> Iterator[str]:
+    """Yield the texts of a Python file that may be relative paths."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _PATH.fullmatch(node.value):
             yield node.value
@@ -559,16 +531,9 @@ def _path_texts(tree: ast.Module) -> Iterator[str]:
 
 def _config_module_files(tree: ast.Module) -> Iterator[str]:
     """Yield the files that imported modules may be, if their names suggest parameters: `config.py` for `import config`."""
-    for node in ast.walk(tree):
-        module_names: list[str] = []
-        if isinstance(node, ast.Import):
-            module_names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            module_names = [module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names)]
-        for name in module_names:
-            if _CONFIG_MODULE.fullmatch(name.rpartition(".")[2]):
-                yield from (f"{name.replace('.', '/')}.py", f"{name.replace('.', '/')}/__init__.py")
+    for module in module_paths(tree):
+        if _CONFIG_MODULE.fullmatch(module.path.rpartition("/")[2]):
+            yield from (f"{module.path}.py", f"{module.path}/__init__.py")
 
 
 def _settings_names(text: str) -> Iterator[str]:
@@ -616,50 +581,37 @@ def settings_options(text: str, name: str) -> list[Option]:
     return [dataclasses.replace(option, on_request=option.name in on_request) for option in _leaves(values)]
 
 
-def _dotted_name(function: ast.expr) -> str:
-    """Return the dotted name of a called function: ".fit" for that of `model().fit(…)`, and "" for one without a name."""
-    if isinstance(function, ast.Attribute):
-        return f"{_dotted_name(function.value)}.{function.attr}"
-    return function.id if isinstance(function, ast.Name) else ""
-
-
-def _hydra_main_names(tree: ast.Module) -> set[str]:
-    """Return the names by which a script can call `hydra.main`: this one, and that of `from hydra import main`."""
-    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "hydra"]
-    imported_names = {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "main"}
-    return {"hydra.main"} | imported_names
-
-
 def _sacred_return(tree: ast.Module) -> str:
     """Return the expression that the main function of a Sacred experiment returns last, or ""."""
     decorators = [
         node for function in ast.walk(tree) if isinstance(function, ast.FunctionDef) for node in function.decorator_list
     ]
-    main = next((node for node in decorators if _dotted_name(node).rpartition(".")[2] in ("automain", "main")), None)
+    main = next((node for node in decorators if naming.last(node) in ("automain", "main")), None)
     return "" if main is None else _returned_expression(tree, main)
 
 
 def _returned_expression(tree: ast.Module, decorator: ast.expr) -> str:
-    """Return the expression that the function below a decorator returns last, or ""."""
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and decorator in node.decorator_list)
-    for function in functions:
-        returns = [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
-        values = [value for value in returns if not (isinstance(value, ast.Constant) and value.value is None)]
-        return ast.unparse(values[-1]) if values else ""
-    return ""
+    """Return the expression that the function below a decorator returns last, or "" if it returns only None."""
+    returned = ""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and decorator in function.decorator_list:
+            for node in ast.walk(function):
+                if isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) != "None":
+                    returned = ast.unparse(node.value)
+    return returned
 
 
 def _config_path(call: ast.Call) -> str:
     """Return the path of the configuration that `hydra.main(…)` names, without the extension, or ""."""
-    arguments_by_name = naming.arguments_by_name(call, "config_path", "config_name")
-    folder, name = (_literal(arguments_by_name.get(key)) for key in ("config_path", "config_name"))
+    by_name = naming.arguments_by_name(call, "config_path", "config_name")
+    folder, name = _literal(by_name.get("config_path")), _literal(by_name.get("config_name"))
     if not isinstance(name, str) or not name:
         return ""
     prefix = f"{folder}/" if isinstance(folder, str) else ""
     return f"{prefix}{name.removesuffix('.yaml')}".lstrip("/")
 
 
-def _search_in_modules(tree: ast.Module, module_text: str, name: str, notes: list[str]) -> _Form | None:
+def _module_search_form(tree: ast.Module, module_text: str, name: str, notes: list[str]) -> _Form | None:
     """Return the form of a script that starts a search by a function of its modules; None without such a search.
 
     Args:
@@ -668,10 +620,7 @@ def _search_in_modules(tree: ast.Module, module_text: str, name: str, notes: lis
         name: Name of the script.
         notes: Remarks for the user; see `study.read`.
     """
-    try:
-        modules = notebook.parse(module_text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    modules = notebook.parse_or_empty(module_text)
     if ray.starts_search(modules, tree.body):
         return _Form(Style.TUNE)
     imported = naming.imported(modules)
@@ -693,44 +642,22 @@ def _sweep_fields(tree: ast.Module, calls: Sequence[ast.Call], changed_dicts: Co
         calls: Calls in it.
         changed_dicts: Names of dicts whose content is unknown, as other statements change them.
     """
-    sweep_calls = [call for call in calls if _dotted_name(call.func) == "wandb.sweep"]
-    agent_calls = [call for call in calls if _dotted_name(call.func) == "wandb.agent"]
+    sweep_calls = [call for call in calls if naming.dotted(call.func) == "wandb.sweep"]
+    agent_calls = [call for call in calls if naming.dotted(call.func) == "wandb.agent"]
     sweep = naming.arguments_by_name(sweep_calls[0], "sweep").get("sweep") if sweep_calls else None
     agent_arguments = naming.arguments_by_name(agent_calls[0]) if agent_calls else {}
     if sweep is None or not agent_arguments:
         return {}
     assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-    values = {ast.unparse(node.targets[0]): node.value for node in reversed(assignments)}  # the first value of each name
-    values = {name: value for name, value in values.items() if name not in changed_dicts}
+    first_values = {ast.unparse(node.targets[0]): node.value for node in reversed(assignments)}
+    known_values = {name: value for name, value in first_values.items() if name not in changed_dicts}
     count = _literal(agent_arguments.get("count"))
     cap = {"run_cap": count} if isinstance(count, int) else {}
     try:
-        sweep_fields = _literal_value(sweep, values)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        sweep_fields = constants.evaluated(sweep, known_values)
+    except constants.NotConstant:
         return {"parameters": {}, **cap}
     return {**sweep_fields, **cap} if isinstance(sweep_fields, dict) else {}
-
-
-def _literal_value(node: ast.expr | None, values: Mapping[str, ast.expr]) -> Any:
-    """Return the value of a literal expression, in which names of variables may also be used.
-
-    Args:
-        node: The expression; None is not literal.
-        values: Names of variables → the expressions that are assigned to them.
-
-    Raises:
-        ValueError, TypeError, SyntaxError, MemoryError, RecursionError: The expression is not literal.
-    """
-    if isinstance(node, ast.Name):
-        return _literal_value(values.get(node.id), values)
-    if isinstance(node, ast.Dict):
-        pairs = zip(node.keys, node.values, strict=True)
-        return {_literal_value(key, values): _literal_value(value, values) for key, value in pairs}
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return [_literal_value(element, values) for element in node.elts]
-    if node is None:
-        raise ValueError
-    return ast.literal_eval(node)
 
 
 def _attribute_options(tree: ast.Module) -> Iterator[Option]:
@@ -738,7 +665,7 @@ def _attribute_options(tree: ast.Module) -> Iterator[Option]:
     options: dict[str, Option] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
-            root, _, name = _dotted_name(node.targets[0]).partition(".")
+            root, _, name = naming.dotted(node.targets[0]).partition(".")
             value = _literal(node.value)
             if root not in ("", "self", "cls") and value is not None:
                 options.setdefault(name, _flag_option(name, value))
@@ -767,18 +694,20 @@ def _text_options(tree: ast.Module, requested: Collection[str]) -> Iterator[Opti
     requested_keys = {key.lower() for key in requested}
     first_arguments = arguments.first_argument_spots(tree)
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    is_listed = len(first_arguments) <= _MOST_UNNAMED or not spots.keys() >= set(requested)
+    includes_unnamed = len(first_arguments) <= _MOST_UNNAMED or not spots.keys() >= set(requested)
     for name, spot in spots.items():
         value = _literal(spot.value)
         if value is None or isinstance(value, list) or name.startswith("_"):
             continue
         owners = dict.fromkeys(position.owner for position in (spot, *spot.others) if position.owner)
-        aliases = tuple(f"{owner}.{name}" for owner in owners)
-        place = _place(functions, spot) if spot.is_numbered or name in first_arguments else ""
+        aliases = tuple(f"{owner}.{name}" for owner in owners)  # Encoder.dropout
+        is_unnamed = spot.is_numbered or name in first_arguments
+        place = _place(functions, spot) if is_unnamed else ""
         option = Option(name, value, _kind(value), aliases=aliases, place=place, shared=spot.is_shared)
         is_likely = guess.parameter(option) is not None
-        if name in assigned or name.lower() in requested_keys or (place and is_listed) or is_likely:
-            yield dataclasses.replace(option, on_request=spot.is_numbered or bool(place and not is_likely))
+        is_requested = name.lower() in requested_keys
+        if name in assigned or is_requested or is_likely or (is_unnamed and includes_unnamed):
+            yield dataclasses.replace(option, on_request=spot.is_numbered or (is_unnamed and not is_likely))
 
 
 def _place(functions: Sequence[ast.FunctionDef | ast.AsyncFunctionDef], spot: arguments.Spot) -> str:
@@ -791,7 +720,7 @@ def _place(functions: Sequence[ast.FunctionDef | ast.AsyncFunctionDef], spot: ar
 
 def _lines(spot: arguments.Spot) -> list[int]:
     """Return the lines in which a name has its value."""
-    return sorted({value.lineno for position in (spot, *spot.others) if (value := position.value) is not None})
+    return sorted({position.value.lineno for position in (spot, *spot.others) if position.value is not None})
 
 
 def repeated_lines(text: str) -> dict[str, list[int]]:
@@ -800,8 +729,8 @@ def repeated_lines(text: str) -> dict[str, list[int]]:
     Names with a single such line, and numbers that two layers share, are left out.
     """
     spots = arguments.spots(notebook.parse(text))
-    lines = {name: _lines(spot) for name, spot in spots.items() if not spot.is_shared}  # whose place says them
-    return {name: numbers for name, numbers in lines.items() if len(numbers) > 1}
+    lines_by_name = {name: _lines(spot) for name, spot in spots.items() if not spot.is_shared}
+    return {name: lines for name, lines in lines_by_name.items() if len(lines) > 1}
 
 
 def module_options(text: str, name: str) -> list[Option]:
@@ -813,9 +742,8 @@ def module_options(text: str, name: str) -> list[Option]:
         text: Text of the module.
         name: Name of its file.
     """
-    options = settings_options(text, name)
-    spots = arguments.spots(notebook.parse(text)) if options else {}
-    return [option for option in options if not spots[option.name].is_default]
+    spots = arguments.spots(notebook.parse_or_empty(text))
+    return [option for option in settings_options(text, name) if not spots[option.name].is_default]
 
 
 class ModulePath(NamedTuple):
@@ -831,21 +759,17 @@ class ModulePath(NamedTuple):
     path: str
 
 
-def module_paths(text: str) -> list[ModulePath]:
-    """Return the paths of the modules that a Python file may import; [] if it is not Python."""
+def module_paths(tree: ast.Module) -> list[ModulePath]:
+    """Return the paths of the modules that a Python file may import."""
     paths: list[ModulePath] = []
-    try:
-        tree = _parse(text, name="")
-    except SpecError:
-        return []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             paths += [ModulePath(level=0, path=alias.name.replace(".", "/")) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             package = (node.module or "").replace(".", "/")
             # An imported name may also be that of a module.
-            names = [package, *(f"{package}/{alias.name}".lstrip("/") for alias in node.names)]
-            paths += [ModulePath(level=node.level, path=name) for name in names if name]
+            module_files = [package, *(f"{package}/{alias.name}".lstrip("/") for alias in node.names)]
+            paths += [ModulePath(level=node.level, path=path) for path in module_files if path]
     return list(dict.fromkeys(paths))
 
 
@@ -866,14 +790,14 @@ def _environment_options(tree: ast.Module) -> Iterator[Option]:
     variables: dict[str, Option] = {}
     kinds: dict[ast.AST, str] = {}  # argument of `float(…)` or `int(…)` → name of the function
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        if call.args and _dotted_name(call.func) in ("float", "int"):
-            kinds[call.args[0]] = _dotted_name(call.func)
+        if call.args and naming.dotted(call.func) in ("float", "int"):
+            kinds[call.args[0]] = naming.dotted(call.func)
     for node in ast.walk(tree):
         by_name: dict[str, ast.expr] = {}
-        if isinstance(node, ast.Call) and _dotted_name(node.func).endswith(("environ.get", "getenv")):
+        if isinstance(node, ast.Call) and naming.dotted(node.func).endswith(("environ.get", "getenv")):
             by_name = naming.arguments_by_name(node, "key", "default")
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            by_name = {"key": node.slice} if _dotted_name(node.value).endswith("environ") else {}
+            by_name = {"key": node.slice} if naming.dotted(node.value).endswith("environ") else {}
         name, default = _literal(by_name.get("key")), _literal(by_name.get("default"))
         if not isinstance(name, str):  # it reads no variable, or one whose name is not in the text
             continue
@@ -893,7 +817,7 @@ def _environment_options(tree: ast.Module) -> Iterator[Option]:
 def _sacred_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the variables with plain values that the functions decorated with `@ex.config` assign."""
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
-        if any(_dotted_name(decorator).endswith(".config") for decorator in function.decorator_list):
+        if any(naming.dotted(decorator).endswith(".config") for decorator in function.decorator_list):
             for name, node in arguments.first_assignments(ast.Module(function.body, [])).items():
                 if (value := _literal(node.value)) is not None:
                     yield Option(name, default=value, kind=_kind(value), flag=name)
@@ -959,34 +883,15 @@ def _flag_option(name: str, value: Any) -> Option:
     )
 
 
-def _calculation_result(node: ast.expr | None) -> Any:
-    """Return the result of `int("8")`, `float("1e-3")`, or a product, quotient or power such as `2 ** 6`.
-
-    None for any other expression, and for numbers that are so large that the calculation could take long.
-    """
-    match node:
-        case ast.Call(
-            func=ast.Name(id="int" | "float" as name), args=[ast.Constant(value=str() | int() | float() as number)]
-        ):
-            with contextlib.suppress(ValueError):
-                return int(number) if name == "int" else float(number)
-        case ast.BinOp(left=ast.Constant(value=int() | float() as left), op=operation, right=right_node):
-            right = _literal(right_node)
-            calculate = _OPERATORS.get(type(operation))
-            are_numbers = type(left) in (int, float) and type(right) in (int, float)
-            if calculate and are_numbers and abs(left) < 1e9 and abs(right) < 64:
-                with contextlib.suppress(ArithmeticError):
-                    return calculate(left, right)
-    return None
-
-
 def _literal(node: ast.expr | None) -> Any:
-    """Return the number, text or boolean that an expression stands for, or a list of these; otherwise None."""
+    """Return the number, text or boolean that an expression such as `2 ** 6` stands for, or a list of these.
+
+    None for any other expression, and for None.
+    """
     try:
-        value = None if node is None else ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        value = _calculation_result(node)
-    value = list(value) if isinstance(value, tuple) else value
+        value = None if node is None else constants.evaluated(node)
+    except constants.NotConstant:
+        return None
     items = value if isinstance(value, list) else [value]
     return value if items and all(type(item) in (int, float, str, bool) for item in items) else None
 
@@ -999,7 +904,7 @@ def _kind(value: Any) -> str:
 
 def _executes_file(call: ast.Call) -> bool:
     """Return whether a call executes the text of a file, as `exec(open("configurator.py").read())` does."""
-    return _dotted_name(call.func) == "exec" and bool(call.args) and ast.unparse(call.args[0]).startswith("open('")
+    return naming.dotted(call.func) == "exec" and bool(call.args) and ast.unparse(call.args[0]).startswith("open('")
 
 
 def _imported_modules(nodes: Iterable[ast.AST]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from trialplane.errors import InputError, Issue, SpecError
 from trialplane.importing import script
 from trialplane.importing.script import Script
-from trialplane.job import document
+from trialplane.job import document, notebook
 
 _MOST_FILES = 200
 _NAMED_PATH = re.compile(r"(?<![\w./$-])(?:\./)?(\w[\w-]*(?:[./][\w.-]+)+|\w[\w./-]*/)")  # run.py, ./data/, src/fit.py
@@ -126,8 +126,8 @@ def start(file: Path, parsed_script: Script, text: str) -> Start:
     # The files that it and the modules name.
     # Hydra finds its folder of configurations from any working directory, so this path does not count.
     config_folder = os.path.normpath(Path(parsed_script.config).parent) if parsed_script.config else None
-    module_texts = (source(file) for file in _imported_files([home, *roots], parsed_script))
-    module_paths = (path for module_text in module_texts for path in script.path_texts(module_text))
+    module_trees = [notebook.parse_or_empty(source(file)) for file in _imported_files([home, *roots], parsed_script)]
+    module_paths = [path for tree in module_trees for path in script.path_texts(tree)]
     paths = [path for path in (*parsed_script.paths, *module_paths) if os.path.normpath(path) != config_folder]
     named = _named_files(home, above, paths)
     # The job's folder has everything that the script imports or names.
@@ -434,7 +434,7 @@ def imported_files(file: Path, roots: Sequence[Path]) -> list[Path]:
     """
     files = [file]
     for path in files:  # the list grows while it is read
-        for module in script.module_paths(source(path)):
+        for module in script.module_paths(notebook.parse_or_empty(source(path))):
             is_relative = 0 < module.level <= len(path.parents)
             folders = [path.parents[module.level - 1]] if is_relative else roots
             candidates = (folder / f"{module.path}{end}" for folder in folders for end in (".py", "/__init__.py"))

@@ -35,6 +35,14 @@ def parse(text: str | bytes, name: str = "<unknown>") -> ast.Module:
     return _CallRemover().visit(tree) if is_notebook(text) else tree
 
 
+def parse_or_empty(text: str) -> ast.Module:
+    """Return the tree of a Python file as `parse` does, or an empty one if the text is not Python."""
+    try:
+        return parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: it is nested too deeply
+        return ast.Module([], [])
+
+
 def exported_source(text: str) -> str:
     """Return the code of a notebook's file as a Python file. Magics and shell commands become comments.
 

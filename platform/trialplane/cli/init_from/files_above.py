@@ -12,9 +12,9 @@ from trialplane.cli import output
 from trialplane.cli.init_from import calls, data_links
 from trialplane.cli.init_from.request import Origin, Request
 from trialplane.errors import InputError, OtherFolderError
-from trialplane.importing import script, script_folder
+from trialplane.importing import own_folder, script, script_folder
 from trialplane.importing.script import Script, Style
-from trialplane.job import settings
+from trialplane.job import notebook, settings
 
 _UPWARD = re.compile(r"(?<![\w./])\.\./[\w./-]+")  # ../config/args.json
 _PATH = re.compile(r"(?<![\w.])(?:\.\.)?/[\w./-]+")  # ../data/train.csv, or from the root
@@ -80,10 +80,10 @@ def _named_above(call: script.Call) -> Iterator[Path]:
     if parsed_script.style is Style.HYDRA and parsed_script.config:
         yield Path(os.path.realpath(script_file.parent / parsed_script.config)).parent
     for file in (script_file, *script_folder.imported_files(script_file, [script_file.parent])):
-        text = script_folder.source(file)
-        for path in script.paths_above(text):
+        tree = notebook.parse_or_empty(script_folder.source(file))
+        for path in own_folder.upward_paths(tree):
             yield Path(os.path.realpath(file.parent / path))
-        for path in script.path_texts(text):
+        for path in script.path_texts(tree):
             if path.startswith(f"{os.pardir}/") and set(Path(path).parts) != {os.pardir}:  # `../` alone is only a start
                 yield Path(os.path.normpath(working_directory / path))
 
