@@ -50,7 +50,7 @@ def test_it_gets_the_signals_of_the_started_process(program: subprocess.Popen[by
     pid = int((tmp_path / "told").read_text())
     assert pid != program.pid
     program.send_signal(signal.SIGTERM)
-    assert program.wait(60) == 7
+    assert program.wait(300) == 7
 
 
 def test_a_signal_that_comes_after_its_end_changes_nothing(program: subprocess.Popen[bytes], tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_signal_that_comes_after_its_end_changes_nothing(program: subprocess.P
     while Path(f"/proc/{pid}").exists():
         time.sleep(0.01)
     program.send_signal(signal.SIGCONT)
-    assert program.wait(60) == 8
+    assert program.wait(300) == 8
 
 
 @pytest.mark.services

@@ -130,7 +130,7 @@ def _helm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.
         file = folder / "values.yaml"
         file.write_text(json.dumps({"teams": [{"namespace": TEAM}], **(values or {})}))
         return subprocess.run(
-            ["helm", *words, "--values", str(file)], capture_output=True, text=True, timeout=60, check=False
+            ["helm", *words, "--values", str(file)], capture_output=True, text=True, timeout=300, check=False
         )
 
     return run

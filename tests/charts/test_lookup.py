@@ -98,7 +98,7 @@ class Cluster:
         words += ["--api-versions", "ray.io/v1", "--set-json"]
         words.append(f"teams={json.dumps([{'namespace': team} for team in teams])}")
         given = {**os.environ, "KUBECONFIG": str(self._kubeconfig)}
-        return subprocess.run(words, env=given, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(words, env=given, capture_output=True, text=True, timeout=300, check=False)
 
     def close(self) -> None:
         self._server.shutdown()

@@ -11,7 +11,6 @@ import itertools
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -23,6 +22,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.charts.conftest import CHART, Render, Thing
+from tests.ports import free_port
 
 from trialplane.controller.status import StatusBoard
 from trialplane.job import kinds
@@ -35,7 +35,7 @@ from trialplane.wire.states import RunState, TrialState
 ALERTS = CHART / "files" / "alerts.yaml"
 DASHBOARD = CHART / "files" / "dashboard.json"
 PROGRAM, TOOL = shutil.which("prometheus"), shutil.which("promtool")
-PATIENCE = 60.0  # seconds until a scrape has arrived
+PATIENCE = 300.0  # seconds until a scrape has arrived
 
 needs_prometheus = pytest.mark.skipif(PROGRAM is None or TOOL is None, reason="there is no Prometheus; apt-get install it")
 
@@ -199,15 +199,13 @@ def _check_legend(text: str, result: list[dict[str, Any]], title: str) -> None:
 @contextlib.contextmanager
 def _prometheus(config: Path, folder: Path) -> Iterator[Callable[..., Any]]:
     """Start Prometheus; gives a function that asks its API."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = "{}:{}".format(*probe.getsockname())
+    address = f"127.0.0.1:{free_port()}"
     flags = [f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}"]
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def ask(path: str, **parameters: str) -> Any:
         query = urllib.parse.urlencode(parameters)
-        with opener.open(f"http://{address}/api/v1/{path}?{query}", timeout=10) as reply:
+        with opener.open(f"http://{address}/api/v1/{path}?{query}", timeout=60) as reply:
             return json.load(reply)["data"]
 
     def answers() -> bool:

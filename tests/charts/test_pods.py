@@ -247,7 +247,7 @@ def test_the_migration_gets_what_the_server_gets(render: Render, named: Callable
 @pytest.mark.services
 def test_mlflow_takes_the_options_it_is_started_with(render: Render, named: Callable[..., Thing]) -> None:
     command = [sys.executable, "-m", "mlflow", "server", "--help"]
-    known = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    known = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     command = _mlflow(render, named, {})["containers"][0]["command"]
     assert command[:2] == ["mlflow", "server"]
     for word in command[2:]:

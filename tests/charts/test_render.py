@@ -161,7 +161,7 @@ def _conform() -> Callable[[str], subprocess.CompletedProcess[str]]:
 
     def run(manifests: str) -> subprocess.CompletedProcess[str]:
         words = ["kubeconform", "-strict", "-skip", "PodMonitor,PrometheusRule,LocalQueue", "-kubernetes-version", "1.34.0"]
-        return subprocess.run(words, input=manifests, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(words, input=manifests, capture_output=True, text=True, timeout=300, check=False)
 
     if "failed downloading schema" in run("{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}").stdout:
         pytest.skip("the schemas of Kubernetes cannot be reached from here")

@@ -20,7 +20,7 @@ from tests.client.conftest import complete
 
 from trialplane.wire.states import RunState
 
-PATIENCE = 60.0  # seconds
+PATIENCE = 300.0  # seconds
 LINES = [("platform stat", "status"), ("platform status nights", "nightshift"), ("platform submit hpo dem", "demo")]
 INTERACTIVE = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], "bind 'set enable-bracketed-paste off'"),

@@ -28,7 +28,7 @@ from trialplane.plan import plan as planning
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import RunState
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 def writes(content):
@@ -140,7 +140,7 @@ def run(runs, home, made, monkeypatch, started):
         shutil.copytree(made / "sound", home / "runs" / "sound")
     yield RunPaths.of(home, "a")
     for child in started:
-        child.wait(60)
+        child.wait(300)
 
 
 @pytest.fixture

@@ -246,7 +246,7 @@ def is_clear(code: int, said: str) -> bool:
     return code in (0, 2) and (code == 0 or bool(lines)) and short and visible and not blamed
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @settings(BOUNDED, max_examples=250)
 @given(damaged())
 def test_a_damaged_job_is_taken_or_refused_in_clear_lines(workplace: Path, made: tuple[str, str]) -> None:
@@ -264,7 +264,7 @@ def test_a_damaged_job_is_taken_or_refused_in_clear_lines(workplace: Path, made:
     assert not list((workplace / "home" / "runs").iterdir())
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @settings(BOUNDED, max_examples=100)
 @given(st.sampled_from(NAMES), st.sampled_from(FIELDS), values, st.booleans())
 def test_a_field_of_the_command_line_is_taken_or_refused_in_clear_lines(
@@ -373,7 +373,7 @@ def searches(draw: st.DrawFn) -> dict[str, Any]:
     return data
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @settings(BOUNDED, max_examples=200)
 @given(searches())
 def test_a_search_that_is_taken_can_be_drawn_from(workplace: Path, data: dict[str, Any]) -> None:

@@ -219,7 +219,7 @@ def shown(environ: Mapping[str, str], *words: str) -> Iterator[Browser]:
             yield Browser(child.stderr.readline().strip())
         finally:
             child.send_signal(signal.SIGINT)
-            _, said = child.communicate(timeout=60)
+            _, said = child.communicate(timeout=300)
     assert child.returncode == 0, said
 
 

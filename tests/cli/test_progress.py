@@ -235,7 +235,7 @@ def test_the_first_signal_stops_and_says_how_to_resume(workplace, home, double, 
     child = submitted()
     double(RunPaths.of(home, "x"))
     child.send_signal(number)
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=300)
     assert child.returncode == 130, err
     assert "stopping x; `platform resume x`" in out
     assert "x PAUSED: stopped" in out
@@ -271,7 +271,7 @@ def test_the_second_signal_kills(workplace, home, double):
     while "stopping" not in child.stdout.readline():
         pass
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=300)
     assert child.returncode == 130, err
     assert "killed" in out
     assert "is not running (killed?)" in out
@@ -287,10 +287,10 @@ def test_the_run_goes_on_without_its_terminal(workplace, home, double, runs):
         pass
     os.close(ours)
     child.kill()
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     assert runs.target.is_active("x")
     RunHandle("x", runs.target).stop()
-    RunHandle("x", runs.target).wait(60)
+    RunHandle("x", runs.target).wait(300)
 
 
 def submitted(terminal: int | None = None) -> subprocess.Popen[str]:

@@ -89,7 +89,7 @@ def test_it_prints_its_address_before_mlflow_prints_and_ends_with_it(recorded, m
         pid, jobs, no_telemetry, protobuf, *arguments = json.loads(child.stderr.readline())
         browser = Browser(address.strip())
         child.send_signal(number)
-        _, err = child.communicate(timeout=60)
+        _, err = child.communicate(timeout=300)
     assert child.returncode == 0, err
     assert (jobs, no_telemetry, protobuf) == ("false", "true", None)
     assert "read-only" in note
@@ -238,7 +238,7 @@ class Dashboard:
         return [trial["state"] for trial in self.api("studies/0")["trials"]]
 
     def close(self) -> tuple[int, str]:
-        _, said = self.process.communicate(timeout=60)
+        _, said = self.process.communicate(timeout=300)
         return self.process.returncode, said
 
 
@@ -259,7 +259,7 @@ def dashboard(workplace) -> Iterator[Callable[..., Dashboard]]:
 
 
 def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.05)

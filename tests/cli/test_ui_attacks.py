@@ -123,7 +123,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         made = Site(tmp_path_factory.mktemp("attacks") / "home", Path(scratch))
         yield made
         made.process.terminate()
-        _, said = made.process.communicate(timeout=60)
+        _, said = made.process.communicate(timeout=300)
         assert made.process.returncode == 0, said
         assert not list(Path(scratch).iterdir())
 

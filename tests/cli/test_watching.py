@@ -104,7 +104,7 @@ def test_a_changed_trial_runs_again_on_this_machine_until_ctrl_c(workplace: Path
             assert [losses for _, losses in second] == [[7.0]], said
             assert first[0][0] != second[0][0], "the first run is deleted"
             child.send_signal(signal.SIGINT)
-            said += child.communicate(timeout=60)[1]
+            said += child.communicate(timeout=300)[1]
         finally:
             child.kill()
     assert child.returncode == errors.EXIT_INTERRUPTED, said

@@ -268,7 +268,7 @@ def double(monkeypatch, started) -> Iterator[Callable[[RunPaths], None]]:
     monkeypatch.setattr(process, "PROGRAM", (str(Path(__file__).with_name("controller_double.py")),))
 
     def ready(run: RunPaths) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (run.root / "ready").exists():
             assert time.monotonic() < deadline, run.controller_log.read_text()
             time.sleep(0.02)

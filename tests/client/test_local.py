@@ -250,7 +250,7 @@ def test_stop_pauses_and_resume_goes_on(runs, home, double):
     run = RunPaths.of(home, "a")
     double(run)
     handle.stop()
-    assert handle.wait(60).state is RunState.PAUSED
+    assert handle.wait(300).state is RunState.PAUSED
     assert handle.exit_code == 130
     (run.root / "ready").unlink()
     handle.resume(changes={"trials": 9, "budget.max_failed": None}, sets=["budget.time=2h"])
@@ -263,7 +263,7 @@ def test_stop_pauses_and_resume_goes_on(runs, home, double):
 def test_cancel_is_the_controllers_to_say(runs, home, double):
     handle, _ = Platform(runs.target).start(planned(runs, "a"))
     double(RunPaths.of(home, "a"))
-    assert handle.cancel(patience=60).state is RunState.CANCELLED
+    assert handle.cancel(patience=300).state is RunState.CANCELLED
     assert handle.exit_code == 4
     with pytest.raises(InputError, match="ended already"):
         handle.cancel()
@@ -272,7 +272,7 @@ def test_cancel_is_the_controllers_to_say(runs, home, double):
 def test_cancel_now_kills(runs, home, double):
     handle, _ = Platform(runs.target).start(planned(runs, "a"))
     double(RunPaths.of(home, "a"))
-    assert handle.cancel(now=True, patience=60).state is RunState.CANCELLED
+    assert handle.cancel(now=True, patience=300).state is RunState.CANCELLED
 
 
 def test_cancel_without_a_controller(runs):
@@ -303,7 +303,7 @@ def test_a_killed_controller_is_an_interrupted_run(runs, home, double):
     handle, _ = Platform(runs.target).start(planned(runs, "a"))
     double(RunPaths.of(home, "a"))
     handle.stop(now=True)
-    assert handle.wait(60).state is RunState.PAUSED
+    assert handle.wait(300).state is RunState.PAUSED
     assert handle.exit_code == 130
 
 

@@ -111,7 +111,7 @@ def test_a_scale_that_waits_leaves_a_pause_as_it_is(target, namespace, planned):
     namespace.deaf = False
     with pytest.raises(InputError, match="`platform resume a --parallel 1`"):
         list(waits)
-    handle.wait(60)
+    handle.wait(300)
     target.remove("a", forget=False)
     handle.resume()
     assert (handle.job.parallel, handle.status().parallel) == (1, 1), "as it was scaled"

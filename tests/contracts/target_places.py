@@ -29,7 +29,7 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import RunState, TrialState
 
-PATIENCE = float(os.environ.get("TRIALPLANE_E2E_PATIENCE", "60"))
+PATIENCE = float(os.environ.get("TRIALPLANE_E2E_PATIENCE", "300"))
 TRIALS = 3
 _QUICK = 'def run(ctx):\n    print(f"trial {ctx.trial}")\n    return {"loss": ctx.params["lr"]}\n'
 _SLOW = "import time\n\n\ndef run(ctx):\n    time.sleep(600)\n"

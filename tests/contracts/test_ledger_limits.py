@@ -119,7 +119,7 @@ def test_a_statement_that_waits_too_long_is_ended_by_the_database(
 ) -> None:
     """Else it would hold the run's lock for longer than its controller waits for an answer."""
     assert remote.ANSWER_SECONDS > locking.STATEMENT_SECONDS
-    monkeypatch.setitem(locking.CONNECT, "options", "-c statement_timeout=100")
+    monkeypatch.setitem(locking.CONNECT, "options", "-c statement_timeout=3000")
     connection = connect(service)
     connection.answer(OPEN)
     engine = sa.create_engine(served.url)

@@ -86,12 +86,12 @@ def config(tmp_path: Path) -> SlotConfig:
 def answer(host: SlotHost, actor: Actor, method: str, *arguments: Any) -> Any:
     """Call a slot and wait for its answer."""
     reference = actor.call(method, *arguments)
-    assert host.wait([reference], 60) == [reference]
+    assert host.wait([reference], 300) == [reference]
     return host.result(reference)
 
 
 def attempt(number: int, **params: Any) -> bytes:
-    request = TrialRequest("toy", number, 1, number, params, 42, ("score",), timeout=60.0, prunable=True)
+    request = TrialRequest("toy", number, 1, number, params, 42, ("score",), timeout=300.0, prunable=True)
     return messages.encode(messages.StartAttempt(request))
 
 
@@ -129,11 +129,11 @@ def test_an_attempt_can_be_killed_while_its_call_is_pending(host: SlotHost, acto
     wait_until(lambda: file.exists() and file.read_text(), "the trial runs")
     assert host.wait([running], 0) == []
     killed = actor.call("control", 7, messages.encode(messages.KillTrial(FailureClass.STOPPED, "enough")))
-    assert host.wait([running], 60) == [running]
+    assert host.wait([running], 300) == [running]
     sent, _ = decoded(host.result(running))
     assert isinstance(sent[-1], TrialEnded)
     assert (sent[-1].outcome.failure, sent[-1].outcome.message) == (FailureClass.STOPPED, "enough")
-    assert host.wait([killed], 60) == [killed]
+    assert host.wait([killed], 300) == [killed]
     assert host.result(killed) is None
 
 
@@ -142,12 +142,12 @@ def test_a_killed_slot_answers_with_an_error_and_leaves_nothing(host: SlotHost, 
     running = actor.call("run", 0, attempt(0, what="waits", file=str(file)), [])
     pid = int(wait_until(lambda: file.exists() and file.read_text(), "the trial runs"))
     actor.kill()
-    assert host.wait([running], 60) == [running]
+    assert host.wait([running], 300) == [running]
     with pytest.raises(errors.SlotError):
         host.result(running)
     wait_until(lambda: not alive(pid), "the trial has ended with its slot")
     late = actor.call("control", 0, messages.encode(messages.StopTrial("late")))
-    assert host.wait([late], 60) == [late]
+    assert host.wait([late], 300) == [late]
     with pytest.raises(errors.SlotError):
         host.result(late)
 

@@ -142,7 +142,7 @@ def test_killing_leaves_nobody_at_work(place):
     a = place.name("a")
     handle = place.running(a)
     handle.stop(now=True)
-    assert handle.wait(60).state is RunState.PAUSED
+    assert handle.wait(300).state is RunState.PAUSED
     assert handle.exit_code == 130
 
 

@@ -108,7 +108,7 @@ def test_messages_reach_the_services_that_want_them(service: tuple[int, queue.Qu
     notifier.show(dataclasses.replace(RUNNING, best=best(0, 0.5)))
     notifier.end(ENDED)
     notifier.close()
-    sent = [received.get(timeout=60) for _ in range(2)]
+    sent = [received.get(timeout=300) for _ in range(2)]
     assert [message["title"] for message in sent] == ["toy-1: new best trial", "toy-1 SUCCEEDED"]
     assert received.empty()
     assert sent[1]["message"].startswith("all 8 trials ended\n8 complete")
@@ -127,7 +127,7 @@ def test_a_secret_holds_the_url(
     notifier = Notifier((Notify(url="secret:HOOK"),), tmp_path if on_cluster else None, None)
     notifier.end(ENDED)
     notifier.close()
-    assert received.get(timeout=60)["title"] == "toy-1 SUCCEEDED"
+    assert received.get(timeout=300)["title"] == "toy-1 SUCCEEDED"
 
 
 @pytest.mark.parametrize(

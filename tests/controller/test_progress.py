@@ -86,7 +86,7 @@ def board(tmp_path: Path) -> Iterator[StatusBoard]:
 
 
 def page(board: StatusBoard, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{board.port}{path}", timeout=10) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{board.port}{path}", timeout=60) as reply:
         return str(reply.read().decode())
 
 

@@ -112,6 +112,7 @@ def test_a_session_notifies_of_a_run_without_a_running_trial_and_of_its_failure(
     run: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifications, "STUCK", 0.0)
+    monkeypatch.setattr(notifications, "CLOSE_PATIENCE", 300.0)
 
     def waits(self: session.Session, ledger: Any, board: StatusBoard, uri: str) -> RunState:
         for _ in range(2):

@@ -153,10 +153,16 @@ def test_a_namespace_has_its_share_of_the_threads(connect: Connect, laptops: Lap
 
 
 def test_who_shows_no_token_has_little_time(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_known() -> socket.socket | None:
+        """On a busy machine even one that shows its token at once may be too late."""
+        connection = connect("127.0.0.2")
+        with contextlib.suppress(ConnectionError):
+            return connection if of_team(connection, "a") == OK else None
+        return None
+
     with monkeypatch.context() as patch:
         patch.setattr(servers, "UNKNOWN_SECONDS", 0.2)
-        known = connect("127.0.0.2")
-        assert of_team(known, "a") == OK
+        known = wait_until(is_known, "one shows its token in time")
         for begun in (b"", b"GET /hea", b"GET /health HTTP/1.1\r\nX-Slow: "):
             slow = connect("127.0.0.2")
             slow.sendall(begun)

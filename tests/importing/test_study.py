@@ -127,7 +127,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(600)
 def test_odd_values_of_a_study_are_unknown(name: str) -> None:
     search = read(f"{OBJECTIVE}study = optuna.create_study()\n{ODD[name]}").search
     assert search["entrypoint"] == "optuna:fit:objective"

@@ -82,7 +82,7 @@ class Trials(Bench):
             segment: the part of the training that it does.
             **params: of the example.
         """
-        request = self.request("", prunable=True, timeout=120.0, library=library, **params)
+        request = self.request("", prunable=True, timeout=600.0, library=library, **params)
         if after is not None:
             request = dataclasses.replace(request, trial=after.trial, attempt=2)
         if resume is not None:

@@ -90,7 +90,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 def attempt(bench: Bench, prune_at: int = 0, **changes: Any) -> tuple[list[int], Event]:
     """Runs a trial; the steps that it reports, and its last event."""
-    request = bench.request("", prunable=True, timeout=300.0)
+    request = bench.request("", prunable=True, timeout=600.0)
     request = dataclasses.replace(request, metrics=("val_loss",), params={**PARAMS, **changes})
     steps: list[int] = []
 

@@ -49,7 +49,7 @@ def arrived(kind, queue):
     whole, lost = 0, set()
     for _ in range(WORKERS * TENSORS):
         try:
-            worker, number, value = queue.get(timeout=20)
+            worker, number, value = queue.get(timeout=300)
         except OSError as error:  # ConnectionRefusedError, ConnectionResetError or FileNotFoundError, as it happens
             lost.add(isinstance(error, (ConnectionError, FileNotFoundError)))
             continue

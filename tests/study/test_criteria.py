@@ -156,7 +156,7 @@ def test_the_ui_shows_the_study(shell: Shell) -> None:
         assert "criteria" in {experiment["name"] for experiment in found["experiments"]}
     finally:
         ui.terminate()
-        ui.communicate(timeout=30)
+        ui.communicate(timeout=300)
 
 
 def test_python_runs_one_trial_alone(shell: Shell) -> None:

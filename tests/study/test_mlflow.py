@@ -89,7 +89,7 @@ class Server:
 
     def answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.uri}/health", timeout=2) as reply:
+            with urllib.request.urlopen(f"{self.uri}/health", timeout=20) as reply:
                 return bool(reply.status == 200)
         except (urllib.error.URLError, OSError):
             return False

@@ -131,7 +131,7 @@ def test_of_many_that_come_at_once_one_builds(text: Path) -> None:
         assert opener.stdin is not None
         opener.stdin.write("go\n")
         opener.stdin.flush()
-    said = sorted(opener.communicate(timeout=60)[0] for opener in openers)
+    said = sorted(opener.communicate(timeout=300)[0] for opener in openers)
     assert said == ["3 0\n", "3 0\n", "3 0\n", "3 1\n"]
     assert names(text.parent) == [".corpus.txt.skip.lines", "corpus.txt"]
 
@@ -145,7 +145,7 @@ def test_a_killed_builder_is_taken_over(text: Path) -> None:
     waiting.stdin.flush()
     assert not text.with_name(".corpus.txt.skip.lines").exists()
     killed.send_signal(signal.SIGKILL)
-    assert waiting.communicate(timeout=60)[0] == "ready\n3 1\n"
+    assert waiting.communicate(timeout=300)[0] == "ready\n3 1\n"
     assert names(text.parent) == [".corpus.txt.skip.lines", "corpus.txt"], "what it left is swept up"
     killed.communicate()
 

@@ -75,7 +75,7 @@ class Collecting:
         self.learner = Place(SlotConfig(**common, entrypoint=learner, role="learner", write=write), "c", self.events)
         config_ = SlotConfig(**common, entrypoint="train:play", role="worker")
         self.workers = [Place(config_, f"p{index}", self.events) for index in range(workers)]
-        self.timeout: float | None = 60.0  # of a worker without a result
+        self.timeout: float | None = 300.0  # of a worker without a result
         self.on_event: Callable[[Place, Event], None] = lambda place, event: None
         self.failures: list[TrialOutcome] = []  # of workers
         self.results: dict[int, Any] = {}
@@ -109,7 +109,7 @@ class Collecting:
             params={"units": units, **params},
             seed=42,
             metrics=(),
-            timeout=60.0 if worker is None else self.timeout,
+            timeout=300.0 if worker is None else self.timeout,
             worker=worker,
             units=units,
         )
@@ -145,7 +145,7 @@ class Collecting:
 
     def step(self) -> None:
         """Hears one event and does what follows."""
-        place, event = self.events.get(timeout=60)
+        place, event = self.events.get(timeout=300)
         place.outcome = event.outcome
         self.on_event(place, event)
         if place is self.learner:

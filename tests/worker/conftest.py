@@ -16,7 +16,7 @@ from trialplane.worker import slot as slots
 from trialplane.worker.running import RunningTrial
 
 
-def wait_until(condition: Callable[[], Any], description: str, timeout: float = 60.0) -> Any:
+def wait_until(condition: Callable[[], Any], description: str, timeout: float = 300.0) -> Any:
     """Waits for something another process does; gives what the condition gave."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
@@ -150,7 +150,7 @@ class Bench:
     def close(self) -> None:
         self.slot.close()
 
-    def request(self, what: str, *, timeout: float | None = 60.0, prunable: bool = False, **params: Any) -> TrialRequest:
+    def request(self, what: str, *, timeout: float | None = 300.0, prunable: bool = False, **params: Any) -> TrialRequest:
         """A trial of its own that does `what`; it has a limit, so that no mistake lasts forever."""
         env, stop, directions = params.pop("env", {}), params.pop("stop", ()), params.pop("directions", ())
         number, self.next = self.next, self.next + 1

@@ -130,7 +130,7 @@ class Trials(Bench):
         self, what: str, *, prune: bool = False, metrics: tuple[str, ...] = ("score",), **params: Any
     ) -> tuple[list[tuple[int, dict[str, float]]], Event]:
         """The reports of a trial, and its last event."""
-        request = dataclasses.replace(self.request(what, timeout=120.0, prunable=prune, **params), metrics=metrics)
+        request = dataclasses.replace(self.request(what, timeout=600.0, prunable=prune, **params), metrics=metrics)
         reports: list[tuple[int, dict[str, float]]] = []
         event = self.slot.run(request)
         while True:

@@ -34,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collecting]:
 
 @pytest.fixture(autouse=True)
 def _undisturbed(run: Collecting) -> Iterator[None]:
-    run.failures, run.results, run.timeout = [], {}, 60.0
+    run.failures, run.results, run.timeout = [], {}, 300.0
     run.on_event = lambda place, event: None
     run.limit, run.giant = 4, None
     shutil.rmtree(run.root / "checkpoints", ignore_errors=True)
@@ -176,12 +176,12 @@ def test_a_worker_stays_until_its_results_are_fetched(run: Collecting) -> None:
     place.start(run.request(0, 1, 9, 0, play="raises", at=1))
     handed = 0
     while handed < 2:
-        _, event = run.events.get(timeout=60)
+        _, event = run.events.get(timeout=300)
         if event.wants:
             place.slot.hand([Unit(handed, 1)], False)
             handed += 1
     while not event.offers:
-        _, event = run.events.get(timeout=60)
+        _, event = run.events.get(timeout=300)
         assert event.outcome is None
     held = place.slot.exchange
     assert held is not None
@@ -190,7 +190,7 @@ def test_a_worker_stays_until_its_results_are_fetched(run: Collecting) -> None:
         run.events.get(timeout=0.5)
     assert place.slot.fetch([0, 1])[0].nbytes > 60
     place.slot.release([0])
-    outcome = run.events.get(timeout=60)[1].outcome
+    outcome = run.events.get(timeout=300)[1].outcome
     assert outcome is not None
     assert outcome.failure is FailureClass.ERROR
     assert not place.slot.fetch([0])
@@ -250,13 +250,13 @@ def test_a_worker_that_hangs(run: Collecting, monkeypatch: pytest.MonkeyPatch) -
 
 def test_who_has_given_all_it_had_is_not_late(run: Collecting, tmp_path: Path) -> None:
     """Its function has returned, and it stays until its result is fetched."""
-    run.timeout = 30.0
+    run.timeout = 300.0
     (place,) = run.workers[:1]
     run.iteration = 0
     place.start(run.request(0, 1, 9, 0, play="once"))
     offered = False
     while not offered:
-        _, event = run.events.get(timeout=60)
+        _, event = run.events.get(timeout=300)
         if event.wants:
             place.slot.hand([Unit(0, 1)], False)
         offered = bool(event.offers)
@@ -266,14 +266,14 @@ def test_who_has_given_all_it_had_is_not_late(run: Collecting, tmp_path: Path) -
     place.slot.release([0])
     outcome = None
     while outcome is None:
-        outcome = run.events.get(timeout=60)[1].outcome
+        outcome = run.events.get(timeout=300)[1].outcome
     assert outcome.state is TrialState.COMPLETE
 
 
 @pytest.mark.parametrize(("size", "most"), [(BATCH_BYTES // 2, 2), (8, BATCH_RESULTS)])
 def test_who_waits_for_others_is_not_late(run: Collecting, tmp_path: Path, size: int, most: int) -> None:
     """It has as much on offer that nobody fetches as it may, or no unit to do."""
-    run.timeout = 30.0
+    run.timeout = 300.0
     (place,) = run.workers[:1]
     first, idle = run.request(0, 1, 9, 0, play="many", file=str(tmp_path / "given"), bytes=size), run.request(0, 1, 9, 1)
     run.iteration = 0
@@ -281,7 +281,7 @@ def test_who_waits_for_others_is_not_late(run: Collecting, tmp_path: Path, size:
     run.workers[1].start(idle)
     said = set()
     while said != set(run.workers):
-        source, _ = run.events.get(timeout=60)  # that it wants some
+        source, _ = run.events.get(timeout=300)  # that it wants some
         said.add(source)
     # Those that it offers, and one that it cannot give.
     place.slot.hand([Unit(number, 1) for number in range(most + 1)], False)

@@ -30,10 +30,10 @@ def test_of_the_units_that_a_killed_worker_had_those_it_had_begun_are_told(run: 
     (place,) = run.workers
     run.iteration = 0
     place.start(run.request(0, 1, 9, 0, play="killed", at=2))
-    event = run.events.get(timeout=60)[1]
+    event = run.events.get(timeout=300)[1]
     place.slot.hand([Unit(number, 1) for number in range(6)], False)
     while event.outcome is None:
-        event = run.events.get(timeout=60)[1]
+        event = run.events.get(timeout=300)[1]
     assert event.outcome.failure is FailureClass.CRASHED
     assert event.begun == (2,)
 
@@ -55,7 +55,7 @@ def test_one_slow_unit_ends_what_quick_ones_have_earned(run: Collecting) -> None
     place.start(run.request(0, 1, 99, 0, play="slow_at", at=40))
     had, before = 0, 0
     while had < 60:
-        event = run.events.get(timeout=60)[1]
+        event = run.events.get(timeout=300)[1]
         if any(offer.unit == 40 for offer in event.offers):
             before = had
         place.slot.hand([Unit(had + number, 1) for number in range(event.wants)], False)
@@ -67,21 +67,21 @@ def test_one_slow_unit_ends_what_quick_ones_have_earned(run: Collecting) -> None
 
 def test_a_worker_that_waits_with_units_it_has_not_begun_is_not_late(run: Collecting) -> None:
     """Its function has returned, and its result has not been fetched yet."""
-    run.timeout = 30.0
+    run.timeout = 300.0
     (place,) = run.workers
     run.iteration = 0
     place.start(run.request(0, 1, 9, 0, play="once"))
-    assert run.events.get(timeout=60)[1].wants
+    assert run.events.get(timeout=300)[1].wants
     place.slot.hand([Unit(0, 1), Unit(1, 1)], False)
-    while not run.events.get(timeout=60)[1].offers:
+    while not run.events.get(timeout=300)[1].offers:
         pass
     held = place.slot.exchange
     assert held is not None
     wait_until(lambda: held.deadline is None, "it has said that its function has returned")
     place.slot.release([0])
-    event = run.events.get(timeout=60)[1]
+    event = run.events.get(timeout=300)[1]
     while event.outcome is None:
-        event = run.events.get(timeout=60)[1]
+        event = run.events.get(timeout=300)[1]
     assert (event.outcome.state, event.begun) == (TrialState.COMPLETE, ())
 
 

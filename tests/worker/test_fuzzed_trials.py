@@ -25,10 +25,10 @@ from trialplane.wire.states import FailureClass, TrialState
 pytestmark = pytest.mark.slow
 
 SEEDS = 60
-LIMIT = 2.0  # seconds for a trial that stops or hangs; others have a minute, which no busy machine needs
+LIMIT = 2.0  # seconds for a trial that stops or hangs; others have five minutes, which no busy machine needs
 PATIENCE = 3.0  # seconds that the slot waits for a stopped template
 LINGER = 2.0  # seconds for exit hooks
-SLACK = 60.0  # seconds that a busy machine may take for all else
+SLACK = 300.0  # seconds that a busy machine may take for all else
 
 CODE = (
     RAISING
@@ -184,7 +184,7 @@ def test_whatever_a_trial_does_it_has_one_outcome(
             for name in ("running.TEMPLATE_PATIENCE", "running.KILLED_PATIENCE", "slot.CLOSE_PATIENCE"):
                 short.setattr(f"trialplane.worker.{name}", PATIENCE)
         short.setattr("trialplane.worker.running.ABORT_GRACE", 0.5)
-        result = attempt(bench, acts, LIMIT if hangs else 60.0, tmp_path / "pids")
+        result = attempt(bench, acts, LIMIT if hangs else 300.0, tmp_path / "pids")
     (outcome,) = result.outcomes
     limits = (LIMIT if hangs else 0.0) + LINGER + 4 * PATIENCE
     assert result.seconds < limits + SLACK, acts

@@ -27,7 +27,7 @@ BELOW = ["--below", str(os.getpid())]
 def test_nothing_to_wait_for(tmp_path: Path) -> None:
     with Bench(tmp_path, MODULES):
         assert leaving.trial_parents(os.getpid()) == {}
-        assert subprocess.run([*COMMAND, *BELOW], check=False, timeout=60).returncode == 0
+        assert subprocess.run([*COMMAND, *BELOW], check=False, timeout=300).returncode == 0
 
 
 @pytest.mark.parametrize(("ranks", "spawned"), [(1, False), (1, True), (3, False)])
@@ -36,7 +36,7 @@ def test_a_trial_saves_itself_before_its_pod_ends(tmp_path: Path, ranks: int, sp
     with Bench(tmp_path, {"train": code}, ranks=ranks) as bench:
         event = bench.slot.run(bench.request("stops"))
         (trial,) = leaving.trial_parents(os.getpid())
-        done = subprocess.run([*COMMAND, "50", *BELOW], check=False, timeout=60, capture_output=True, text=True)
+        done = subprocess.run([*COMMAND, "50", *BELOW], check=False, timeout=300, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         assert not alive(trial)
         outcome = bench.slot.answer().outcome
@@ -54,7 +54,7 @@ def test_a_trial_that_does_not_end_is_named(tmp_path: Path) -> None:
     with Bench(tmp_path, MODULES) as bench:
         bench.slot.run(bench.request("asks_and_hangs"))
         (trial,) = leaving.trial_parents(os.getpid())
-        done = subprocess.run([*COMMAND, "0.2", *BELOW], check=False, timeout=60, capture_output=True, text=True)
+        done = subprocess.run([*COMMAND, "0.2", *BELOW], check=False, timeout=300, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (1, f"1 trial(s) had not ended after 0.2 s: pid {trial}\n")
         bench.slot.kill(FailureClass.STOPPED, "enough")
         assert bench.slot.answer().outcome is not None
@@ -116,7 +116,7 @@ def test_a_trial_that_was_told_saves_itself_though_its_slot_is_gone(tmp_path: Pa
             assert following.stdout.readline() == "reported\n"
             assert file.exists(), "the pod's next slot has begun beside a trial that saves itself"
             following.kill()
-        assert hook.wait(60) == 0
+        assert hook.wait(300) == 0
     wait_until(lambda: not alive(template) and not alive(trial), "template and trial are gone")
     assert file.exists() is told
 
@@ -148,7 +148,7 @@ def test_what_a_trial_has_forked_into_a_session_of_its_own_is_no_trial(tmp_path:
         bench.slot.run(bench.request(""))
         [trial] = leaving.trial_parents(os.getpid())
         wait_until(lambda: os.getsid(children(trial)[0]) == children(trial)[0], "its child has a session of its own")
-        assert subprocess.run([*COMMAND, "50", *BELOW], check=False, timeout=60).returncode == 0
+        assert subprocess.run([*COMMAND, "50", *BELOW], check=False, timeout=300).returncode == 0
         outcome = bench.slot.answer().outcome
         assert outcome is not None
         assert outcome.message == "stopped by SIGTERM after step 7, with a checkpoint"

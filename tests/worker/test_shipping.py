@@ -41,7 +41,8 @@ def run(ctx):
         for step in range(3):
             ctx.report(step, score=1.0)
             print("more")
-            time.sleep(0.2)  # so that the slot sends this by itself
+            while not Path(ctx.params["heard"]).exists():  # the slot sends this by itself
+                time.sleep(0.01)
     if what == "store":
         import mlflow
         mlflow.log_text("kept", "note.txt")
@@ -81,7 +82,7 @@ class Pod:
     def request(self, what: str, *, prunable: bool = False, **params: str) -> TrialRequest:
         number, self._count = self._count, self._count + 1
         values = {"what": what, **params}
-        return TrialRequest("toy", number, 1, number, values, 1, ("score",), timeout=60, prunable=prunable)
+        return TrialRequest("toy", number, 1, number, values, 1, ("score",), timeout=300, prunable=prunable)
 
     def events(self, request: TrialRequest) -> list[Event]:
         return self.slot.play(request)
@@ -139,11 +140,18 @@ def test_a_trial_that_reports_nothing_is_heard(pod: Pod, tmp_path: Path) -> None
     assert last.log == b""
 
 
-def test_answers_go_to_reports_and_not_to_logs(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_go_to_reports_and_not_to_logs(pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pruner's answer to an event without a report would be taken for that to the next report."""
     monkeypatch.setattr(running, "LOG_INTERVAL", 0.02)
-    request = pod.request("reports", prunable=True)
-    *before, event = pod.slot.play(request, lambda each: 1 if each.waiting and each.reports[-1].step == 1 else None)
+    heard = tmp_path / "heard"
+
+    def prune(event: Event) -> int | None:
+        if event.waiting:
+            return 1 if event.reports[-1].step == 1 else None
+        heard.touch()
+        return None
+
+    *before, event = pod.slot.play(pod.request("reports", prunable=True, heard=str(heard)), prune)
     waited = [each.waiting for each in before]
     assert event.outcome is not None and event.outcome.state.value == "PRUNED"
     assert waited.count(True) == 2

@@ -113,7 +113,7 @@ def test_cuda_out_of_memory_has_a_class_of_its_own(tmp_path: Path) -> None:
 def test_a_thread_that_a_job_forgets_does_not_keep_its_trial(tmp_path: Path, spawned: bool) -> None:
     code = PLAIN + ("\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n" if spawned else "")
     with Bench(tmp_path, {"train": code}) as bench:
-        outcome = bench.outcome("leaves a thread", timeout=30)
+        outcome = bench.outcome("leaves a thread", timeout=300)
         assert (outcome.state, outcome.exit_code) == (TrialState.COMPLETE, 0)
         assert outcome.start_method == ("spawn" if spawned else "fork")
 

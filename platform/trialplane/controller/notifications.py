@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 STUCK = 600.0  # seconds without a running trial
 BEST_INTERVAL = 60.0  # seconds between two messages about the best trial
-CLOSE_PATIENCE = 10.0  # seconds for the last messages to be sent
+CLOSE_PATIENCE = 30.0  # seconds for the last messages to be sent, also on a busy machine
 
 
 @dataclasses.dataclass(frozen=True)
