@@ -162,7 +162,8 @@ def test_a_slot_that_is_closed_ends_its_trial_at_once_and_all_that_this_has_star
     monkeypatch.setattr("trialplane.worker.slot.CLOSE_PATIENCE", 40.0)
     monkeypatch.setattr(process, "kill_tree", lambda *_: pytest.fail("its template has waited"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with Bench(tmp_path, {"train": SESSIONS}) as bench:
+    code = SESSIONS + "\nimport sys\nsys.modules['__main__'].REMOVAL_NOTICE = 50.0  # of the template\n"
+    with Bench(tmp_path, {"train": code}) as bench:
         bench.slot.run(bench.request(""))
         [trial] = [pid for pid, template in leaving.trial_parents(os.getpid()).items() if template in children(os.getpid())]
         [child] = children(trial)
