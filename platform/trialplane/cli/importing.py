@@ -16,7 +16,7 @@ import click
 from trialplane import errors
 from trialplane.cli import output
 from trialplane.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, SpecError
-from trialplane.importing import script_folder
+from trialplane.importing import script, script_folder
 from trialplane.importing.source import ImportResult
 from trialplane.job import credentials, document, load, requirements
 from trialplane.job.kinds import base
@@ -175,9 +175,9 @@ def _scripts(file: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     source_folder = file.absolute().parent
     for prefix, folder in (("", source_folder), ("../", source_folder.parent)):
-        for script in sorted(folder.glob("*.py"))[:_MAX_SCRIPTS]:
+        for script_file in sorted(folder.glob("*.py"))[:_MAX_SCRIPTS]:
             try:
-                texts[f"{prefix}{script.name}"] = document.decode(document.content(script), script.name)
+                texts[f"{prefix}{script_file.name}"] = document.decode(document.content(script_file), script_file.name)
             except (OSError, ValueError):
                 continue
     return texts
@@ -233,16 +233,11 @@ def _script_and_modules(file: Path) -> dict[Path, Path]:
         return {Path(file.name): file}
     try:
         modules = script_folder.modules(file)
-        text, parsed_script = modules[Path(file.name)]
-        start = script_folder.start(file.resolve(), parsed_script, text)
+        text = modules[Path(file.name)]
+        start = script_folder.start(file.resolve(), script.read(text, str(file)), text)
         # Folders above the script's from which it imports modules where its user starts it.
         roots = [root for root in (start.folder, start.folder / "src", *start.roots) if root != file.resolve().parent]
-        imported = {name.partition(".")[0] for _, content in modules.values() for name in content.modules}
-        names_above = [
-            name
-            for name in sorted(imported)
-            if not script_folder.has_module(file.parent, name) and not script_folder.is_installed(name)
-        ]
+        names_above = sorted(script_folder.missing_modules(file))
         source_files = {path: file.parent / path for path in modules}
         for root in dict.fromkeys(roots):
             for path in script_folder.modules_of(root, names_above):
@@ -258,7 +253,7 @@ def _copy_data(source: Path, target: Path, search_file: Path) -> None:
     Nothing is copied from a folder with unrelated files, or with so many that a job could not have them. Files that may
     have secrets by their names are left out, and so is the file of the search.
     """
-    if script_folder.has_other_files(source):
+    if script_folder.has_unrelated_files(source):
         return
     jobs = target.absolute().parent  # with the folders of other jobs
     try:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from trialplane.importing import search
+from trialplane.importing import naming, search
 from trialplane.job import arguments, notebook
 
 
@@ -28,13 +28,11 @@ class _Declaration(NamedTuple):
 def _declarations(calls: Sequence[ast.Call]) -> Iterator[_Declaration]:
     """Yield the calls of `add_argument` and of click's `option` among some calls."""
     for call in calls:
-        is_declaration = ast.unparse(call.func).rpartition(".")[2] in ("add_argument", "option")
-        if not (is_declaration and call.args and isinstance(call.args[0], ast.Constant)):
-            continue
         flags = [str(argument.value) for argument in call.args if isinstance(argument, ast.Constant)]
-        # A name without dashes is that of the variable in click; otherwise the first long flag is.
-        variable_flag = min(flags, key=lambda flag: (flag.startswith("-"), not flag.startswith("--")))
-        yield _Declaration(call, flags, _variable(variable_flag))
+        if naming.last(call.func) in ("add_argument", "option") and flags:
+            # In click, a name without dashes is that of the variable. Otherwise the first long flag is.
+            variable_flag = min(flags, key=lambda flag: (flag.startswith("-"), not flag.startswith("--")))
+            yield _Declaration(call, flags, _variable(variable_flag))
 
 
 def _variable(flag: str) -> str:
@@ -69,10 +67,10 @@ def typed(words: Sequence[str], calls: Sequence[ast.Call]) -> Iterator[tuple[str
     variables: dict[str, str] = {}  # declared flag → variable
     for declaration in _declarations(calls):
         variables |= {flag: declaration.variable for flag in declaration.flags if flag.startswith("-")}
-    for word, next_word in itertools.pairwise((*words, "-")):  # the last word, too, has a next one
+    for word, next_word in itertools.pairwise((*words, "-")):  # "-": after the last word, there is no value
         flag, equals, text = word.partition("=")
-        is_short_with_value = flag not in variables and word[:2] in variables and word[1:2] != "-"  # -n8
-        if is_short_with_value:
+        has_value_attached = flag not in variables and word[:2] in variables and word[1:2] != "-"  # -n8
+        if has_value_attached:
             flag, equals, text = word[:2], "=", word[2:]
         if flag not in variables and not flag.startswith("--"):
             continue
@@ -102,10 +100,9 @@ def float_names(text: str) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):  # of `add_argument`, or of any other function that declares a flag
             words = [word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
-            names = [word.lstrip("-") for word in words if word.startswith("--")]
-            for keyword in node.keywords:
-                if keyword.arg in ("type", "default"):
-                    values += [(name, keyword.value) for name in names]
+            flags = [word for word in words if word.startswith("--")]
+            declared = [keyword.value for keyword in node.keywords if keyword.arg in ("type", "default")]
+            values += [(_variable(flag), value) for flag in flags for value in declared]
     return {name.replace("-", "_") for name, value in values if _is_float(value)}
 
 

@@ -34,16 +34,16 @@ _NO_SEARCH = _word_set(
     "seed device devices cuda gpu gpus cpu mps tpu xpu num_workers workers jobs threads port host rank local world backend "
     "node nodes nnodes nproc process processes nr ranks master addr address cluster machine machines slurm id ids "
     "log logs logging logger verbose verbosity quiet debug dry print display interval every freq frequency save saving "
-    "checkpoint "
-    "checkpoints resume load reload download path dir folder file files output outdir input data dataset datasets root url "
-    "name project entity group tag tags wandb tensorboard mlflow tracking hub token eval evaluate test val validation "
+    "checkpoint checkpoints load reload download path dir folder file files output outdir input data dataset datasets root "
+    "url name project entity group tag tags wandb tensorboard mlflow tracking hub token eval evaluate test val validation "
     "predict inference only profile compile pin memory cache overwrite version config conf epoch epochs step steps "
     "iter iters iterations samples limit max min patience timeout minutes hours distributed ddp fsdp deepspeed accelerator "
     "launcher strategy precision fp16 bf16 tf32 amp half deterministic benchmark plot show report push metric metrics no "
-    "disable "
-    "classes labels features in out context type vocab split fold folds train language locale format mode phase stage "
-    "task action command cmd image images img resolution start begin resume chunk trial trials startup"
+    "disable classes labels features in out context type vocab split fold folds train language locale format mode phase "
+    "stage task action command cmd image images img resolution start begin resume chunk trial trials startup"
 )
+# Such words that exclude an argument whatever other words its name has: `eval_batch_size`.
+_NEVER_SEARCHED = _word_set("path dir file seed eval test val validation log logging save ema")
 _LOGARITHMIC = _word_set("lr lrate learningrate eta learning wd decay reg regularization l1 l2 lambda alpha sigma c")
 _DECAYS = _word_set("weight wd l2")
 _SCHEDULED = _word_set(
@@ -135,9 +135,7 @@ _EPOCHS = re.compile(r"(?:n|nb|no|num|number|of)*epochs?")  # nepochs, and not m
 # one sample.
 _OF_ROLLOUTS = re.compile(r"(?:use)?gae(?:lambda|gamma)?|lambdagae|totaltimesteps|(?:num|n)updates")
 _OF_PPO = re.compile(r"clip(?:coef|eps|epsilon|param|range|ratio)")  # also of gradients; without another duration not of PPO
-_STEPS_PER_EPOCH = "stepsperepoch"  # with it, epochs are the duration also in reinforcement learning
 _OF_DIFFUSION = re.compile(r"\w*(?:diffusion|ddim|ddpm|unet|noise(?:schedule|steps))\w*|beta(?:start|min|0|schedule)")
-_LAST_BETAS = {"betat", "betaend"}  # beside them, or without a beta2, beta1 is of diffusion, and not of Adam
 # Words of the data on which a metric is measured.
 _VALIDATION = _word_set("val valid validation eval evaluation dev development")
 _HELD_OUT = _VALIDATION | {"test", "testing"}
@@ -209,11 +207,12 @@ def without_variants(names: Collection[str]) -> list[str]:
     A variant's name has all words of another parameter's name, which is a size or a count, and further ones.
     """
     words_by_name = {name: _words(name) for name in names}
-    size_words = [words for words in words_by_name.values() if words & (_SIZES | _COUNTS)]
-    return [name for name, words in words_by_name.items() if not any(words > of_size for of_size in size_words)]
+    words_of_sizes = [words for words in words_by_name.values() if words & (_SIZES | _COUNTS)]
+    variants = {name for name, words in words_by_name.items() if any(words > other_words for other_words in words_of_sizes)}
+    return [name for name in names if name not in variants]
 
 
-def any_float(options: Sequence[Option]) -> dict[str, Guess]:
+def positive_floats(options: Sequence[Option]) -> dict[str, Guess]:
     """Return parameters for the positive floats of a script, by name, for use if `space` returns none.
 
     A float whose name shows that it does not affect what a script learns is left out.
@@ -264,32 +263,17 @@ def _is_rate(words: Set[str]) -> bool:
 
 def parameter(option: Option) -> Guess | None:
     """Return a parameter for an argument. None if the argument is not worth a search."""
-    words = _words(option.name)
-    # A small number of samples is that of one item; see `_MOST_SAMPLES`.
-    if words in ({"samples"}, {"n", "samples"}, {"num", "samples"}) and isinstance(option.default, int):
-        if not 1 < option.default <= _MOST_SAMPLES:
-            return None
-        low, high = max(1, option.default // 2), 2 * option.default
-        return Guess(search.span("int", low, high), f"from half of {option.default} to twice that")
-    # Arguments that do not affect what the script learns.
-    last_words = _words(option.name.rpartition(".")[2])  # without the section: only dropout for `train.dropout`
-    is_unrelated = last_words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)
-    is_number_of_features = "features" in last_words and last_words & {"n", "num", "number"}
-    size_words = last_words & (_SIZES | _COUNTS)
-    # A further word, as in `obs_hidden_dim`, makes it a layer's size.
-    is_shared_size = bool(size_words) and size_words <= _SHARED_SIZES
-    is_set_by_data = is_shared_size and (is_number_of_features or last_words & _OF_DATA)
-    never_searched = {"path", "dir", "file", "seed", "eval", "test", "val", "validation", "log", "logging", "save", "ema"}
-    if option.lists or is_unrelated or is_set_by_data or words & never_searched:
+    words, default = _words(option.name), option.default
+    is_number_of_samples = words in ({"samples"}, {"n", "samples"}, {"num", "samples"})
+    if is_number_of_samples and isinstance(default, int):
+        return _around_half_and_twice(default) if 1 < default <= _MOST_SAMPLES else None
+    if option.lists or _has_no_effect(option.name):
         return None
-    # Choices and switches.
     if option.choices:
         has_few_choices = 2 <= len(option.choices) <= 10
         return Guess(search.categorical(list(option.choices)), "its choices") if has_few_choices else None
     if option.kind == "bool":
         return Guess(search.categorical([False, True]), "a switch") if words & _SWITCHES else None
-    # Numbers.
-    default = option.default
     is_optional_float = option.kind == "float" and default is None and not option.required
     if is_optional_float and _is_rate(words) and not words & _SCHEDULED:
         return Guess(search.span("float", 1e-5, 1e-1, log=True), "it has no default")
@@ -298,6 +282,18 @@ def parameter(option: Option) -> Guess | None:
     if option.kind == "int" and isinstance(default, int):
         return _integer_range(words, default)
     return _float_range(words, float(default))
+
+
+def _has_no_effect(name: str) -> bool:
+    """Return whether an argument does not affect what a script learns, or must fit the data, by its name."""
+    words, last_words = _words(name), _words(name.rpartition(".")[2])  # the last ones of `train.dropout` are only dropout
+    is_unrelated = last_words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)
+    is_number_of_features = "features" in last_words and last_words & {"n", "num", "number"}
+    # Such as `obs_dim`. A further word of a size, as in `obs_hidden_dim`, makes it that of a layer.
+    size_words = last_words & (_SIZES | _COUNTS)
+    is_shared_size = bool(size_words) and size_words <= _SHARED_SIZES
+    must_fit_data = is_shared_size and (is_number_of_features or last_words & _OF_DATA)
+    return bool(is_unrelated or must_fit_data or words & _NEVER_SEARCHED)
 
 
 def is_searchable(option: Option) -> bool:
@@ -311,42 +307,46 @@ def duration(searched: Collection[str], options: Sequence[Option]) -> str:
 
     It is "" if there is none. In reinforcement learning `n_epochs` are the passes over a rollout. Beside other epochs or
     updates, `num_steps` is the length of a rollout, as in PPO, and `timesteps` that of a diffusion.
-
-    Args:
-        searched: Names of the searched arguments.
-        options: All arguments.
     """
-    keys = {name: _duration_key(name) for name in (*searched, *(option.name for option in options))}
-    has_other_duration = any(_DURATION.fullmatch(key) and not _EPOCHS.fullmatch(key) for key in keys.values())
-    is_of_ppo = has_other_duration and any(map(_OF_PPO.fullmatch, keys.values()))
-    has_rollouts = (is_of_ppo or any(map(_OF_ROLLOUTS.fullmatch, keys.values()))) and _STEPS_PER_EPOCH not in keys.values()
-    has_first_beta = "beta1" in keys.values() and ("beta2" not in keys.values() or not _LAST_BETAS.isdisjoint(keys.values()))
-    has_diffusion = has_first_beta or any(map(_OF_DIFFUSION.fullmatch, keys.values()))
-    counts = {option.name for option in options if isinstance(option.default, (int, float)) and option.default > 0}
+    all_keys = {_duration_key(name) for name in (*searched, *(option.name for option in options))}
+    has_rollouts, has_diffusion = _has_rollouts(all_keys), _has_diffusion(all_keys)
+    counts = [option.name for option in options if isinstance(option.default, (int, float)) and option.default > 0]
     durations: list[str] = []
-    for name, key in keys.items():
+    for name in dict.fromkeys((*searched, *counts)):
+        key = _duration_key(name)
         is_passes = has_rollouts and _EPOCHS.fullmatch(key)  # over one rollout
         is_of_diffusion = has_diffusion and "time" in key and _PLAIN_STEPS.fullmatch(key)
-        if _DURATION.fullmatch(key) and (name in searched or name in counts) and not is_passes and not is_of_diffusion:
+        if _DURATION.fullmatch(key) and not is_passes and not is_of_diffusion:
             durations.append(name)
     # Beside others, plain steps are the length of a rollout.
-    others = [name for name in durations if not _PLAIN_STEPS.fullmatch(keys[name])]
+    others = [name for name in durations if not _PLAIN_STEPS.fullmatch(_duration_key(name))]
     return next((name for name in others or durations if name in searched), "")
 
 
+def _has_rollouts(keys: Set[str]) -> bool:
+    """Return whether the arguments with these keys are of reinforcement learning, with epochs that are passes."""
+    if "stepsperepoch" in keys:  # with it, epochs are the duration also in reinforcement learning
+        return False
+    has_other_duration = any(_DURATION.fullmatch(key) and not _EPOCHS.fullmatch(key) for key in keys)
+    is_of_ppo = has_other_duration and any(map(_OF_PPO.fullmatch, keys))
+    return is_of_ppo or any(map(_OF_ROLLOUTS.fullmatch, keys))
+
+
+def _has_diffusion(keys: Set[str]) -> bool:
+    """Return whether the arguments with these keys are of a diffusion."""
+    is_beta_of_adam = "beta2" in keys and keys.isdisjoint(("betat", "betaend"))
+    return ("beta1" in keys and not is_beta_of_adam) or any(map(_OF_DIFFUSION.fullmatch, keys))
+
+
 def _duration_key(name: str) -> str:
-    """Return the last part of a name without signs, in lower case, to compare it with those of durations."""
+    """Return the last part of a name without signs, in lower case: "maxsteps" for `opt.max_steps`."""
     return re.sub(r"[\W_]", "", name.rpartition(".")[2].lower())
 
 
 def with_choices(option: Option, compared: Mapping[str, Sequence[str]]) -> Option:
     """Return an option for a part of the method, such as an optimizer, with the choices that the script compares it to.
 
-    Any other option, and one with choices of its own, is returned unchanged.
-
-    Args:
-        option: The option.
-        compared: Name in the script → the texts to which the script compares it.
+    Any other option, and one with choices of its own, is returned unchanged. For `compared`, see `Script`.
     """
     choices = tuple(compared.get(option.name.replace("-", "_"), ()))
     is_single_text = option.kind == "str" and not option.choices and not option.lists
@@ -354,7 +354,7 @@ def with_choices(option: Option, compared: Mapping[str, Sequence[str]]) -> Optio
     return dataclasses.replace(option, choices=choices) if is_part and option.default in choices else option
 
 
-def value(option: Option, files: Sequence[str]) -> Any:
+def needed_value(option: Option, files: Sequence[str]) -> Any:
     """Return a value for an argument that needs one and has no default, by its name. None if no word of it is known.
 
     Args:
@@ -385,8 +385,12 @@ def _integer_range(words: Set[str], default: int) -> Guess | None:
     is_size = has_factors or bool(words & _SIZES)
     if not (is_size or words & _COUNTS):
         return None
-    # An even size stays even: the step is half of it.
-    step = default // 2 if is_size and default >= 4 and default % 2 == 0 else None
+    stays_even = is_size and default >= 4 and default % 2 == 0
+    return _around_half_and_twice(default, step=default // 2 if stays_even else None)
+
+
+def _around_half_and_twice(default: int, step: int | None = None) -> Guess:
+    """Return the range of an integer from half of its default to twice that."""
     fields = search.span("int", max(1, default // 2), 2 * default, step=step)
     return Guess(fields, f"from half of {default} to twice that")
 
@@ -427,16 +431,16 @@ def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
     The first metric with the highest `objective_rank` is the objective. Beside a loss of unnamed data, and a metric named
     only by the training data, it is one named only by held-out data, which must be a score: `Val` of
     `Loss: 0.9, Train: 0.7, Val: 0.6`. That of `Train Loss: 0.9, Val: 0.8` may be a loss.
-
-    Args:
-        metrics: Values by name.
     """
     best = max(filter(is_measure, metrics), key=objective_rank, default=None)
-    score = data_alone(metrics)
+    if best is None:
+        return None
+    held_out_score = data_alone(metrics)
     has_train_alone = any(_words(name) and _words(name) <= _TRAINING for name in metrics)
-    if best is not None and score and has_train_alone and not names_data(best) and _words(best) & _LOSSES:
-        return {"metric": score, "direction": "maximize"}
-    return None if best is None else {"metric": best, "direction": direction(best)}
+    is_loss_of_unnamed_data = bool(_words(best) & _LOSSES) and not names_data(best)
+    if held_out_score and has_train_alone and is_loss_of_unnamed_data:
+        return {"metric": held_out_score, "direction": "maximize"}
+    return {"metric": best, "direction": direction(best)}
 
 
 def monitored(options: Sequence[Option]) -> Monitored | None:
@@ -504,14 +508,13 @@ def objective_rank(metric: str) -> ObjectiveRank:
 
 
 def possible_objective(metrics: Sequence[str]) -> str:
-    """Return the last of several metrics whose name is not that of a time, a count or an argument; "" if there is none.
+    """Return a metric that could be an objective although its name is not that of a loss or a score; "" if there is none.
 
-    It could be an objective although its name is not that of a loss or a score.
+    It is one that is named only by held-out data, or the last one whose name is not that of a time, a count or an argument.
     """
-    if (name := data_alone(metrics)) != "":
-        return name
     other_words = _NO_SEARCH | _LOGARITHMIC | _word_set("time dur duration seconds total eps memory")
-    return next((name for name in reversed(metrics) if not _words(name) & other_words), "")
+    possible_names = (name for name in reversed(metrics) if not _words(name) & other_words)
+    return data_alone(metrics) or next(possible_names, "")
 
 
 def data_alone(metrics: Iterable[str]) -> str:
@@ -563,7 +566,7 @@ def is_option(metric: str, options: Collection[str]) -> bool:
     Then all words of the metric's name, without `train`, `val` and the like, are in the name of an option.
     """
     words = _words(metric) - (_HELD_OUT | _TRAINING)
-    return any(words and words <= _words(option) for option in options)
+    return bool(words) and any(words <= _words(option) for option in options)
 
 
 def is_measure(metric: str) -> bool:

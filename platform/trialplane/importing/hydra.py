@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from trialplane.errors import Place, SpecError
 from trialplane.importing import search
@@ -19,6 +19,12 @@ from trialplane.job import arguments, document
 _SWEEPER = ("hydra", "sweeper")
 _AX = (*_SWEEPER, "ax_config")
 _NEVERGRAD = (*_SWEEPER, "optim")
+# Sweeper → field of its seed.
+_SEEDS: Mapping[str, Place] = {
+    "ax": (*_AX, "client", "random_seed"),
+    "nevergrad": (*_NEVERGRAD, "seed"),
+    "optuna": (*_SWEEPER, "sampler", "seed"),
+}
 # Fields with the parameters, of all sweepers.
 _PARAMETERS: tuple[Place, ...] = (
     (*_SWEEPER, "params"),
@@ -26,6 +32,7 @@ _PARAMETERS: tuple[Place, ...] = (
     (*_SWEEPER, "parametrization"),
     (*_AX, "params"),
 )
+_Sweeper = Literal["basic", "optuna", "ax", "nevergrad"]  # basic is Hydra's own
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)  # range(1, 9)
 # A separator, a quoted text, a bracket, or a text without these: the seven of `choice('a,b',2)` end with `2` and `)`.
 _TOKENS = re.compile(r"""[,=]|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[()\[\]{}]|[^,='"()\[\]{}]+""", re.DOTALL)
@@ -83,8 +90,9 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     # With MULTIRUN in the file, the script would start the sweep itself.
     mode = ["hydra.mode=RUN"] if source.look("hydra", "mode") else []
     other_arguments = [*mode, *parameters.arguments]
-    sampler, seed = _sampler(source, sweeper)
-    script, is_in_parent = _script(source, scripts)
+    sampler = _sampler(source, sweeper)
+    script_path = _script(source, scripts)
+    script, is_in_parent = script_path.removeprefix("../"), script_path.startswith("../")
     source.note("what the function returns is reported as the objective (`capture: hydra`)", *_SWEEPER)
     job = {
         "kind": "hpo",
@@ -97,7 +105,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         "sampler": search.short_form(sampler),
         "trials": search.trials(_trials(source), sampler, parameters.space),
         "parallel": source.integer(*_SWEEPER, "n_jobs") or source.integer(*_NEVERGRAD, "num_workers"),
-        "seed": seed,
+        "seed": source.integer(*_SEEDS[sweeper]) if sweeper in _SEEDS else None,
     }
     # A script in the parent needs the file's folder too, and the job has both folders then; see `ImportResult`.
     copies = [script] if is_in_parent else [script, re.split(r"[/\\]", name)[-1]]
@@ -107,10 +115,6 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
 def has_sweep(text: str, name: str) -> bool:
     """Return whether a configuration has parameters to sweep.
 
-    Args:
-        text: Text of the file.
-        name: Name of the file in messages.
-
     Raises:
         SpecError: The file is not YAML.
     """
@@ -118,8 +122,8 @@ def has_sweep(text: str, name: str) -> bool:
     return any(isinstance(source.look(*field), dict) and source.look(*field) for field in _PARAMETERS)
 
 
-def _sweeper(source: Source) -> str:
-    """Return the name of the sweeper: ax, nevergrad, optuna, or basic, which is Hydra's own."""
+def _sweeper(source: Source) -> _Sweeper:
+    """Return the kind of the sweeper."""
     # The class of the sweeper, and the list of defaults, which may have `override hydra/sweeper: optuna`.
     description = f"{source.text(*_SWEEPER, '_target_')}{source.look('defaults')}".lower().replace("'", "")
     if "nevergrad" in description or source.look(*_NEVERGRAD) is not None:
@@ -131,7 +135,7 @@ def _sweeper(source: Source) -> str:
     return "basic"
 
 
-def _chosen_sampler(source: Source) -> str:
+def _default_sampler(source: Source) -> str:
     """Return the sampler of the list of defaults, as in `override hydra/sweeper/sampler: random`; "tpe" without one."""
     entries = source.look("defaults")
     for entry in entries if isinstance(entries, list) else ():
@@ -141,30 +145,20 @@ def _chosen_sampler(source: Source) -> str:
     return "tpe"
 
 
-def _script(source: Source, scripts: Mapping[str, str]) -> tuple[str, bool]:
-    """Return the script that Hydra starts, and whether it is in the parent of the file's folder.
+def _script(source: Source, scripts: Mapping[str, str]) -> str:
+    """Return the script that Hydra starts, with `../` before the name if it is in the parent of the file's folder.
 
     If not exactly one script uses Hydra, add a note; the script is then the first of them, or `train.py`.
-
-    Args:
-        source: The file.
-        scripts: See `read`.
     """
     candidates = [name for name, text in scripts.items() if "hydra" in text and re.search(r"@(?:hydra\.)?main\(", text)]
     if len(candidates) != 1:
         problem = f"{', '.join(candidates)} use Hydra" if candidates else "no script beside it uses Hydra"
         source.note(f"the file does not name its script, and {problem}: write it into job.yaml", "hydra")
-    script = candidates[0] if candidates else "train.py"
-    return script.removeprefix("../"), script.startswith("../")
+    return candidates[0] if candidates else "train.py"
 
 
-def _objectives(source: Source, sweeper: str) -> list[dict[str, str]]:
-    """Return the objectives of a sweep. Their metrics have the names that `capture: hydra` gives to returned numbers.
-
-    Args:
-        source: The file.
-        sweeper: Sweeper, as of `_sweeper`.
-    """
+def _objectives(source: Source, sweeper: _Sweeper) -> list[dict[str, str]]:
+    """Return the objectives of a sweep. Their metrics have the names that `capture: hydra` gives to returned numbers."""
     if sweeper == "ax":
         minimize = source.take(*_AX, "experiment", "minimize")
         source.skip("what the function returns is called objective", *_AX, "experiment", "objective_name")
@@ -188,21 +182,16 @@ def _trials(source: Source) -> int | None:
     return next((count for field in fields if (count := source.integer(*field)) is not None), None)
 
 
-def _sampler(source: Source, sweeper: str) -> tuple[dict[str, Any], int | None]:
-    """Return the sampler, and its seed; None for a seed that is not in the file.
-
-    Args:
-        source: The file.
-        sweeper: Sweeper, as of `_sweeper`.
-    """
+def _sampler(source: Source, sweeper: _Sweeper) -> dict[str, Any]:
+    """Return the fields of the sampler in the job."""
     if sweeper == "basic":
-        return {"name": "grid"}, None
+        return {"name": "grid"}
     if sweeper == "ax":
-        return {"name": "tpe"}, source.integer(*_AX, "client", "random_seed")
+        return {"name": "tpe"}
     if sweeper == "nevergrad":
-        return {"name": _nevergrad_sampler(source)}, source.integer(*_NEVERGRAD, "seed")
+        return {"name": _nevergrad_sampler(source)}
     field = (*_SWEEPER, "sampler")
-    class_name = source.text(*field, "_target_").rpartition(".")[2] or _chosen_sampler(source)
+    class_name = source.text(*field, "_target_").rpartition(".")[2] or _default_sampler(source)
     sampler = search.sampler(class_name) or search.sampler(f"{class_name}sampler")
     if sampler is None:
         source.note(f"{class_name!r} has no counterpart; tpe is used", *field, "_target_")
@@ -210,7 +199,7 @@ def _sampler(source: Source, sweeper: str) -> tuple[dict[str, Any], int | None]:
     for key in _SAMPLER_OPTIONS:
         if key in source.keys(*field) and source.look(*field, key) is not None:
             sampler[key] = source.take(*field, key)
-    return sampler, source.integer(*field, "seed")
+    return sampler
 
 
 def _nevergrad_sampler(source: Source) -> str:
@@ -227,13 +216,13 @@ def _nevergrad_sampler(source: Source) -> str:
     return name
 
 
-def _add_parameter(source: Source, field: Place, sweeper: str, parameters: search.Parameters) -> None:
+def _add_parameter(source: Source, field: Place, sweeper: _Sweeper, parameters: search.Parameters) -> None:
     """Read a parameter of the sweep, and add it to the parameters of the job. Add an issue if it cannot be read.
 
     Args:
         source: The file.
         field: Path of the parameter in the file. It ends with the parameter's name there.
-        sweeper: Sweeper, as of `_sweeper`.
+        sweeper: Kind of the sweeper, which has its own syntax for parameters.
         parameters: Parameters of the job.
     """
     key = str(field[-1])
@@ -327,6 +316,8 @@ _MAPPING_READERS = {"ax": _ax_parameter, "nevergrad": _nevergrad_parameter}
 def parse_value(value: Any, *, includes_end: bool) -> dict[str, Any]:
     """Return a value in Hydra's grammar as a parameter of a job, or `{"value": …}` if it is a single value.
 
+    Examples are `1,2,3`, `choice(adam, sgd)`, `range(1, 9, step=2)`, and `tag(log, interval(0.001, 0.1))`.
+
     Args:
         value: The value. One that is not a text is a single value.
         includes_end: Whether the end of a range is one of its values.
@@ -342,7 +333,7 @@ def parse_value(value: Any, *, includes_end: bool) -> dict[str, Any]:
         return search.categorical(values) if len(values) > 1 else {"value": values[0] if values else ""}
     function, parts = call[1], _split(call[2])
     positional = [part for part in parts if not re.match(r"\w+\s*=", part)]  # all but `step=2`
-    if function in ("tag", "int", "float"):  # of its last argument, as in tag(log, interval(1, 8))
+    if function in ("tag", "int", "float"):  # they change their last argument
         parameter = parse_value(positional[-1], includes_end=includes_end)
         if function == "int" and parameter.get("type") == "float":
             parameter = search.span("int", parameter["low"], parameter["high"], log=parameter.get("log", False))
@@ -376,14 +367,13 @@ def _range(limits: Mapping[str, Any], *, includes_end: bool) -> dict[str, Any]:
     start, stop = (limits["start"], limits["stop"]) if "stop" in limits else (0, limits["start"])
     step = limits.get("step", 1)
     is_int = all(isinstance(number, int) for number in (start, stop, step))
-    # Without the end, the highest value is the last one below `stop`. The small number makes up for rounding errors.
-    steps_below_stop = ((stop - start) / step - 1e-9) // 1
+    steps_below_stop = ((stop - start) / step - 1e-9) // 1  # 1e-9 makes up for rounding errors
     high = stop if includes_end else start + steps_below_stop * step
     return search.span("int" if is_int else "float", low=start, high=high, step=step)
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts of a text between the commas outside of quotes and brackets, without empty ones."""
+    """Return the parts of a text between the commas outside of quotes and brackets: `a` and `f(b,c)` of `a,f(b,c)`."""
     parts, depth = [""], 0
     for token in _TOKENS.findall(text):
         if token in "([{":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,8 +10,7 @@ from pathlib import Path
 # Functions and methods whose result stands for the same path.
 _SAME = ("Path", "PurePath", "abspath", "realpath", "normpath", "resolve", "absolute", "expanduser", "str", "fspath")
 _FILE = "."  # stands for the script, whose folder is then `..`
-_MOST_NODES = 20_000  # expressions that are evaluated in a script
-_DEEPEST = 50  # operands of operands
+_DEEPEST = 50  # operands of operands; `path = path.parent` refers to itself
 
 
 def upward_paths(tree: ast.Module) -> Iterator[str]:
@@ -21,9 +19,8 @@ def upward_paths(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             variables.setdefault(node.targets[0].id, node.value)
-    expressions = (node for node in ast.walk(tree) if isinstance(node, (ast.Call, ast.BinOp)))
-    for node in itertools.islice(expressions, _MOST_NODES):
-        path = _path(node, variables, depth=_DEEPEST)
+    for node in ast.walk(tree):
+        path = _path(node, variables, depth=_DEEPEST) if isinstance(node, (ast.Call, ast.BinOp)) else ""
         path = os.path.relpath(path, os.pardir) if path else ""  # relative to the script's folder
         if path.startswith(os.pardir) and not path.endswith(os.pardir):  # `../..` alone is only the start of a path
             yield path
@@ -35,7 +32,7 @@ def _path(node: ast.expr, variables: Mapping[str, ast.expr], depth: int) -> str:
     Args:
         node: The expression.
         variables: Values of the script's names.
-        depth: Most operands of operands that are evaluated.
+        depth: Most operands of operands that are followed.
     """
     if depth == 0:
         return ""

@@ -138,14 +138,14 @@ class Script:
             COMMAND whose values are in a file, name of the file. Otherwise "".
         top_modules: Modules that it imports at its top level, in their order.
         late_modules: Modules that it imports only in other places, such as functions, in their order.
-        objects: Full names of what it imports, such as `src.nets` for `from src import nets`.
+        objects: Full names of the objects that it imports, such as `src.nets` for `from src import nets`.
         search: With STUDY, fields of the job. With WANDB, the sweep. Otherwise empty.
         notes: With STUDY, remarks on settings of the search that the job lacks. With COMMAND, remarks on secrets.
         returned: With HYDRA and SACRED, expression that the decorated function returns, or "".
         is_module: Whether it imports from its own package, as in `from .model import Model`.
         settings: Names in its text, or patterns of names, of settings files that may have its parameters.
         texts: Texts in it that may be relative paths of files, such as `config-feedforward`.
-        config_modules: Those of them that are modules which it imports.
+        config_modules: Those of `settings` that are modules which it imports.
         takes_file: Whether `sys.argv[1]` may name such a file.
         command: With COMMAND, words of the command line that starts it, with {NAME} for the values of its options.
         values: Values in its text that parameters can replace, with any style.
@@ -237,7 +237,7 @@ def read(
     Raises:
         SpecError: The text is not Python.
     """
-    tree = _parse(text, name)
+    tree = parse(text, name)
     values = tuple(_text_options(tree, requested))  # before `fold` changes the tree: a trial replaces values in the text
     changed_dicts = folding.fold(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -260,7 +260,7 @@ def read(
     takes_file = form.style is Style.UNKNOWN and "sys.argv[1]" in text
     has_config_argument = form.style is Style.PARSED and bool(_CONFIG_ARGUMENT.search(all_text))
     settings_files = _settings_files(all_text, by_argument=takes_file or has_config_argument)
-    config_modules = tuple(_config_module_files(tree))
+    config_modules = tuple(config_module_files(tree))
     paths = dict.fromkeys((*path_texts(tree), *own_folder.upward_paths(tree)))
     return Script(
         form.style,
@@ -299,13 +299,7 @@ def _search_form(
 ) -> _Form | None:
     """Return the form of a script that starts a search by Ray Tune, Optuna, W&B or another library; None without one.
 
-    Args:
-        tree: Tree of the script.
-        calls: Calls in it.
-        changed_dicts: Names of dicts whose content is unknown, as other statements change them.
-        name: Name of the script.
-        notes: Remarks for the user; see `study.read`.
-        given_arguments: Arguments of the script in the user's command.
+    Remarks for the user are appended to `notes`, see `study.read`. For `changed_dicts`, see `_sweep_fields`.
     """
     if ray.starts_search(tree, tree.body):
         return _Form(Style.TUNE)
@@ -319,11 +313,7 @@ def _search_form(
 def _argument_form(tree: ast.Module, calls: Sequence[ast.Call], text: str, all_text: str) -> _Form | None:
     """Return the form of a script that takes arguments, or has a configuration of Hydra or Sacred; None for others.
 
-    Args:
-        tree: Tree of the script.
-        calls: Calls in it.
-        text: Its text.
-        all_text: Its text and that of the modules in its folder, in which its parser may be.
+    Its parser may also be in one of its modules, which `all_text` has, too.
     """
     imported = naming.imported(tree)
     hydra_main = next((call for call in calls if naming.full(call.func, imported) == "hydra.main"), None)
@@ -374,7 +364,7 @@ def _other_form(
     return _Form(Style.UNKNOWN if has_unknown_parser else Style.GLOBALS, value_options)
 
 
-def _parse(text: str, name: str) -> ast.Module:
+def parse(text: str, name: str) -> ast.Module:
     """Return the tree of a script.
 
     Raises:
@@ -392,12 +382,7 @@ def _parse(text: str, name: str) -> ast.Module:
 
 
 def _searcher(text: str, modules: Iterable[str]) -> str:
-    """Return the library or the class of scikit-learn by which a script may search by itself; "" for none.
-
-    Args:
-        text: Text of the script.
-        modules: Modules that it imports.
-    """
+    """Return the library or the class of scikit-learn by which a script may search by itself; "" for none."""
     library = next((module for module in modules if module.partition(".")[0] in _SEARCHERS), "")
     search_class = _OWN_SEARCH.search(text)
     return library or (search_class[0] if search_class else "")
@@ -454,12 +439,6 @@ def _is_subcommand(tree: ast.Module, calls: Sequence[ast.Call], function: ast.Fu
     """Return whether a decorator makes a function a subcommand, which must be named on the command line.
 
     The only command of a script of click or typer needs no name.
-
-    Args:
-        tree: The script.
-        calls: All calls in it, including decorators.
-        function: The function.
-        decorator: One of its decorators.
     """
     group, _, attribute = naming.dotted(decorator.func).rpartition(".")  # `cli` and `command` for @cli.command()
     if attribute != "command" or not group:
@@ -529,7 +508,7 @@ def path_texts(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
-def _config_module_files(tree: ast.Module) -> Iterator[str]:
+def config_module_files(tree: ast.Module) -> Iterator[str]:
     """Yield the files that imported modules may be, if their names suggest parameters: `config.py` for `import config`."""
     for module in module_paths(tree):
         if _CONFIG_MODULE.fullmatch(module.path.rpartition("/")[2]):
@@ -550,9 +529,7 @@ def _settings_names(text: str) -> Iterator[str]:
 def _settings_files(text: str, *, by_argument: bool) -> tuple[str, ...]:
     """Return the names of settings files in the text of a script and its modules: DVC's first, then in order.
 
-    Args:
-        text: Text of the script and its modules.
-        by_argument: Whether any file may be the settings file, as an argument names it.
+    They include patterns such as `*.yaml` if any file may be the settings file, for example because an argument names it.
     """
     names = ["params.yaml"] if "params_show(" in text else []
     names += [name for name in _settings_names(text) if not _RESULTS.search(name)]
@@ -566,12 +543,7 @@ def _settings_files(text: str, *, by_argument: bool) -> tuple[str, ...]:
 
 
 def settings_options(text: str, name: str) -> list[Option]:
-    """Return the values of a settings file as options; none if it cannot be read.
-
-    Args:
-        text: Text of the file.
-        name: Name of the file.
-    """
+    """Return the values of a settings file, which its name shows the format of, as options; none if it cannot be read."""
     try:
         values = settings.values(text, name)
     except ValueError:
@@ -614,11 +586,7 @@ def _config_path(call: ast.Call) -> str:
 def _module_search_form(tree: ast.Module, module_text: str, name: str, notes: list[str]) -> _Form | None:
     """Return the form of a script that starts a search by a function of its modules; None without such a search.
 
-    Args:
-        tree: Tree of the script.
-        module_text: Text of the modules that it imports from its own folder.
-        name: Name of the script.
-        notes: Remarks for the user; see `study.read`.
+    Remarks for the user are appended to `notes`, see `study.read`.
     """
     modules = notebook.parse_or_empty(module_text)
     if ray.starts_search(modules, tree.body):
@@ -635,12 +603,8 @@ def _module_search_form(tree: ast.Module, module_text: str, name: str, notes: li
 def _sweep_fields(tree: ast.Module, calls: Sequence[ast.Call], changed_dicts: Collection[str]) -> dict[str, Any]:
     """Return the sweep that a script starts with `wandb.sweep` and runs with `wandb.agent`; {} without one.
 
-    One that is not in the text, such as that of a YAML file, has no parameters.
-
-    Args:
-        tree: Tree of the script.
-        calls: Calls in it.
-        changed_dicts: Names of dicts whose content is unknown, as other statements change them.
+    One that is not in the text, such as that of a YAML file, has no parameters. Neither has one from a dict among
+    `changed_dicts`, which other statements change, so that its content is unknown.
     """
     sweep_calls = [call for call in calls if naming.dotted(call.func) == "wandb.sweep"]
     agent_calls = [call for call in calls if naming.dotted(call.func) == "wandb.agent"]
@@ -714,8 +678,9 @@ def _place(functions: Sequence[ast.FunctionDef | ast.AsyncFunctionDef], spot: ar
     """Return the lines of a value and the innermost function around it: `line 9, in main()`."""
     lines = _lines(spot)
     around = [function for function in functions if function.lineno <= lines[0] <= (function.end_lineno or 0)]
-    innermost = f", in {max(around, key=lambda function: function.lineno).name}()" if around else ""
-    return f"line{'s' if len(lines) > 1 else ''} {' and '.join(map(str, lines))}{innermost}"
+    innermost = max(around, key=lambda function: function.lineno, default=None)
+    suffix = f", in {innermost.name}()" if innermost else ""
+    return f"line{'s' if len(lines) > 1 else ''} {' and '.join(map(str, lines))}{suffix}"
 
 
 def _lines(spot: arguments.Spot) -> list[int]:
@@ -737,10 +702,6 @@ def module_options(text: str, name: str) -> list[Option]:
     """Return the values in the text of a module, without the defaults of arguments, which callers may override.
 
     Empty if it is not Python.
-
-    Args:
-        text: Text of the module.
-        name: Name of its file.
     """
     spots = arguments.spots(notebook.parse_or_empty(text))
     return [option for option in settings_options(text, name) if not spots[option.name].is_default]
@@ -788,20 +749,22 @@ def with_default(option: Option, text: str | None) -> Option:
 def _environment_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the environment variables that a script reads, by `os.environ["LR"]`, `os.environ.get(…)` or `os.getenv(…)`."""
     variables: dict[str, Option] = {}
-    kinds: dict[ast.AST, str] = {}  # argument of `float(…)` or `int(…)` → name of the function
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        if call.args and naming.dotted(call.func) in ("float", "int"):
-            kinds[call.args[0]] = naming.dotted(call.func)
+    converted: dict[ast.AST, str] = {}  # argument of `float(…)` or `int(…)` → name of the function
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name("float" | "int" as function), args=[argument, *_]):
+                converted[argument] = function
     for node in ast.walk(tree):
         by_name: dict[str, ast.expr] = {}
-        if isinstance(node, ast.Call) and naming.dotted(node.func).endswith(("environ.get", "getenv")):
-            by_name = naming.arguments_by_name(node, "key", "default")
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            by_name = {"key": node.slice} if naming.dotted(node.value).endswith("environ") else {}
+        match node:
+            case ast.Call(func=function_node) if naming.dotted(function_node).endswith(("environ.get", "getenv")):
+                by_name = naming.arguments_by_name(node, "key", "default")
+            case ast.Subscript(value=mapping, slice=key, ctx=ast.Load()) if naming.dotted(mapping).endswith("environ"):
+                by_name = {"key": key}
         name, default = _literal(by_name.get("key")), _literal(by_name.get("default"))
         if not isinstance(name, str):  # it reads no variable, or one whose name is not in the text
             continue
-        kind = kinds.get(node) or _kind(default)
+        kind = converted.get(node) or _kind(default)
         is_number = kind in ("float", "int")
         if is_number:
             try:
@@ -827,11 +790,11 @@ def _prompt_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the variables assigned from `input(…)`, in order. A number in the prompt, or after `or`, is the default."""
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
     for node in sorted(assigned, key=lambda node: node.lineno):
-        text = ast.unparse(node.value)
-        if re.search(r"(?<!\w)input\(", text):
-            kind = next((kind for kind in ("float", "int") if f"{kind}(input(" in text), "str")
-            text_without_words = re.sub(r"\w*[A-Za-z_]\w*", "", text)  # a name such as `layer2` has no default
-            number = re.search(settings.NUMBER, text_without_words)
+        expression = ast.unparse(node.value)  # int(input('width of layer2 [64]: '))
+        if re.search(r"(?<!\w)input\(", expression):
+            kind = next((kind for kind in ("float", "int") if f"{kind}(input(" in expression), "str")
+            without_words = re.sub(r"\w*[A-Za-z_]\w*", "", expression)
+            number = re.search(settings.NUMBER, without_words)
             option = Option(ast.unparse(node.targets[0]), kind=kind, required=number is None)
             yield with_default(option, number[0] if number else None)
 
@@ -842,21 +805,14 @@ def _position_options(tree: ast.Module) -> Iterator[Option]:
     assigned = list(_assigned_names(tree))
     defaults = {name: value for name, node in assigned if (value := _literal(node)) is not None}
     for name, node in assigned:
-        text = ast.unparse(node)
-        match = re.search(r"\bsys\.argv\[(\d+)\]", text)
-        # LR = sys.argv[1] if len(sys.argv) > 1 else 0.1
-        default = _literal(node.orelse) if isinstance(node, ast.IfExp) else defaults.get(name)
-        kind = next((kind for kind in ("float", "int") if f"{kind}(sys.argv[" in text), "str")
-        if match and int(match[1]) > 0:
-            option = Option(name, default=default, kind=kind, required=default is None)
-            by_position.setdefault(int(match[1]), option)
+        expression = ast.unparse(node)  # float(sys.argv[1]) if len(sys.argv) > 1 else 0.1
+        match = re.search(r"\bsys\.argv\[([1-9]\d*)\]", expression)
+        if match is not None:
+            default = _literal(node.orelse) if isinstance(node, ast.IfExp) else defaults.get(name)
+            kind = next((kind for kind in ("float", "int") if f"{kind}(sys.argv[" in expression), "str")
+            by_position.setdefault(int(match[1]), Option(name, default=default, kind=kind, required=default is None))
     for position in range(1, max(by_position, default=0) + 1):  # also those that are assigned to no variable
         yield by_position.get(position, Option(f"argument_{position}", required=True))
-
-
-def _has_numbers(options: Sequence[Option]) -> bool:
-    """Return whether some options may be worth a search, or are read as numbers."""
-    return bool(guess.space(options)) or any(option.kind in ("float", "int") for option in options)
 
 
 def _assigned_names(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:

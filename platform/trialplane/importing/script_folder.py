@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib.machinery
 import importlib.util
@@ -27,13 +28,6 @@ _NAMED_PATH = re.compile(r"(?<![\w./$-])(?:\./)?(\w[\w-]*(?:[./][\w.-]+)+|\w[\w.
 _NAMED_MODULE = re.compile(r"python[\d.]*(?:\s+-[a-z])*\s+-m\s+([\w.]+)")  # python -m src.fit
 MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w{1,99}(?:\.\w{1,99})*)'", re.ASCII)
 _LEVELS = 3  # folders above the script's in which its modules and files may be
-
-
-class PythonFile(NamedTuple):
-    """A Python file: its text, and the facts that the text shows."""
-
-    text: str
-    content: Script
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,37 +102,32 @@ class Start:
 
 
 def start(file: Path, parsed_script: Script, text: str) -> Start:
-    """Return the start of a script, by the locations of the modules that it imports and of the files that it names.
-
-    Args:
-        file: Path of the script.
-        parsed_script: Content of the script.
-        text: Text of the script.
-    """
+    """Return the start of a script, by the locations of the modules that it imports and of the files that it names."""
     home = file.parent
-    above = [folder for folder in home.parents[:_LEVELS] if not has_other_files(folder)]
+    above = [folder for folder in home.parents[:_LEVELS] if not has_unrelated_files(folder)]
     # The folders from which it imports.
     imported = sorted({module.partition(".")[0] for module in parsed_script.modules})
     module = _module_name(file)
-    if not parsed_script.is_module and module.partition(".")[0] not in imported:
-        module = ""  # it imports nothing from its package, so it can run as a file
+    imports_its_package = parsed_script.is_module or module.partition(".")[0] in imported
+    if not imports_its_package:
+        module = ""  # so it can run as a file
     roots = _import_roots(file, module, imported, {*parsed_script.modules, *parsed_script.objects}, above)
-    # The files that it and the modules name.
-    # Hydra finds its folder of configurations from any working directory, so this path does not count.
+    # The files that it and the modules name. Hydra finds its folder of configurations from any working directory, so the
+    # path of this folder does not count.
     config_folder = os.path.normpath(Path(parsed_script.config).parent) if parsed_script.config else None
     module_trees = [notebook.parse_or_empty(source(file)) for file in _imported_files([home, *roots], parsed_script)]
     module_paths = [path for tree in module_trees for path in script.path_texts(tree)]
     paths = [path for path in (*parsed_script.paths, *module_paths) if os.path.normpath(path) != config_folder]
     named = _named_files(home, above, paths)
     # The job's folder has everything that the script imports or names.
-    needed_folders = [roots[0] if module else home, *roots, *named.upward]
-    if named.with_missing is not None:
-        needed_folders.append(named.with_missing)
+    needed_folders = [roots[0] if module else home, *roots, *named.upward_folders]
+    if named.folder_above is not None:
+        needed_folders.append(named.folder_above)
     folder = Path(os.path.commonpath(needed_folders))
     # Files that the script names are relative to its working directory.
-    if named.with_missing is not None:
-        cwd = named.with_missing
-    elif named.upward or (named.has_home_files and not module):
+    if named.folder_above is not None:
+        cwd = named.folder_above
+    elif named.upward_folders or (named.has_home_files and not module):
         cwd = home
     else:
         cwd = folder
@@ -153,21 +142,18 @@ def code_of(file: Path) -> tuple[Path, str]:
 
     This is the script's own folder. If that lacks a module that the script imports, and a folder above has it, it is that of
     `start`, up to the working directory. It must run there by its path alone, as the script does without a job.
-
-    Args:
-        file: Path of the script.
     """
-    real, in_own_folder = file.resolve(), (file.parent, file.name)
-    if Path.cwd() not in real.parent.parents:
+    real_file, in_own_folder = file.resolve(), (file.parent, file.name)
+    if Path.cwd() not in real_file.parent.parents:
         return in_own_folder
     try:
-        if not any(root_above(real.parent, name) for name in missing_modules(real)):
+        if not any(root_above(real_file.parent, name) for name in missing_modules(real_file)):
             return in_own_folder
-        text = source(real)
-        start_by_paths = start(real, script.read(text, str(real)), text)
+        text = source(real_file)
+        start_by_paths = start(real_file, script.read(text, str(real_file)), text)
     except InputError:  # the checks of the job report it
         return in_own_folder
-    name = real.relative_to(start_by_paths.folder).as_posix()
+    name = real_file.relative_to(start_by_paths.folder).as_posix()
     needs_command = bool(start_by_paths.command(name))  # its path alone would not start it
     is_in_working_directory = start_by_paths.folder.is_relative_to(Path.cwd())
     return in_own_folder if needs_command or not is_in_working_directory else (start_by_paths.folder, name)
@@ -182,32 +168,27 @@ class _NamedFiles(NamedTuple):
     """The folders with the files that a script names.
 
     Attributes:
-        upward: Folders with the files of paths that begin with `../`.
-        with_missing: Folder above the script's with a file that the script's folder lacks; None without one.
+        upward_folders: Folders with the files of paths that begin with `../`.
+        folder_above: Folder above the script's with a file that the script's folder lacks; None without one.
         has_home_files: Whether the script's folder has some of the files.
     """
 
-    upward: list[Path]
-    with_missing: Path | None
+    upward_folders: list[Path]
+    folder_above: Path | None
     has_home_files: bool
 
 
 def _named_files(home: Path, above: Sequence[Path], paths: Sequence[str]) -> _NamedFiles:
-    """Find the files that a script names by relative paths.
-
-    Args:
-        home: Folder of the script.
-        above: Folders above it in which the files may be.
-        paths: The paths.
-    """
-    # `resolve` raises an error for links in a circle.
-    upward_paths = [Path(os.path.realpath(home / path)) for path in paths if path.startswith("../")]
-    upward_paths = [path for path in upward_paths if exists(path) and _is_below(path, above)]
-    upward = [path if path.is_dir() else path.parent for path in upward_paths]
+    """Find the files that a script in the folder `home` names by relative paths, also in the folders `above` it."""
+    upward_folders: list[Path] = []
+    for path in paths:
+        file = Path(os.path.realpath(home / path))
+        if path.startswith("../") and exists(file) and any(file.is_relative_to(folder) for folder in above):
+            upward_folders.append(file if file.is_dir() else file.parent)
     downward_paths = [path for path in paths if not path.startswith("../")]
     missing_paths = [path for path in downward_paths if not exists(home / path)]
-    with_missing = next((folder for path in missing_paths for folder in above if exists(folder / path)), None)
-    return _NamedFiles(upward, with_missing, has_home_files=len(missing_paths) < len(downward_paths))
+    folder_above = next((folder for path in missing_paths for folder in above if exists(folder / path)), None)
+    return _NamedFiles(upward_folders, folder_above, has_home_files=len(missing_paths) < len(downward_paths))
 
 
 def shell_start(file: Path, parsed_script: Script, text: str) -> Start:
@@ -215,11 +196,6 @@ def shell_start(file: Path, parsed_script: Script, text: str) -> Start:
 
     If the working directory has none of the files that the script names, and the folder of the script or one above has some,
     it is started as by `start`.
-
-    Args:
-        file: Path of the script.
-        parsed_script: Content of the script.
-        text: Text of the script.
     """
     working_directory, start_by_paths = Path.cwd().resolve(), start(file, parsed_script, text)
     if not _can_start_in(working_directory, file):
@@ -227,10 +203,9 @@ def shell_start(file: Path, parsed_script: Script, text: str) -> Start:
     # The command is read with the values of the shell's variables, such as a loop's; the text has their names only.
     all_text = f"{text}\n{' '.join(parsed_script.command)}"
     module_paths = [module.replace(".", "/") for module in _NAMED_MODULE.findall(all_text)]
-    names = [*_NAMED_PATH.findall(all_text), *module_paths, *(f"{path}.py" for path in module_paths)]
-    has_files = {folder: any(exists(folder / name) for name in names) for folder in (working_directory, file.parent)}
-    is_found_above = start_by_paths.folder != file.parent
-    if not has_files[working_directory] and (has_files[file.parent] or is_found_above):
+    paths = [*_NAMED_PATH.findall(all_text), *module_paths, *(f"{path}.py" for path in module_paths)]
+    has_files_elsewhere = _has_any(file.parent, paths) or start_by_paths.folder != file.parent
+    if has_files_elsewhere and not _has_any(working_directory, paths):
         return start_by_paths
     return Start(working_directory)
 
@@ -240,34 +215,29 @@ def typed_start(file: Path, parsed_script: Script, text: str, working_directory:
 
     It is started as by `start` if the working directory of that start has some of the files that the script names, and the
     current one has none of them, or if no job may contain the current one.
-
-    Args:
-        file: Path of the script.
-        parsed_script: Content of the script.
-        text: Text of the script.
-        working_directory: Folder in which the command runs.
     """
     start_by_paths = start(file, parsed_script, text)
     if not _can_start_in(working_directory, file):
         return start_by_paths
-    directory_by_paths = start_by_paths.folder / start_by_paths.cwd
-    has_files = {
-        folder: any(exists(folder / path) for path in parsed_script.paths)
-        for folder in (working_directory, directory_by_paths)
-    }
-    if has_files[directory_by_paths] and not has_files[working_directory]:
+    has_files_elsewhere = _has_any(start_by_paths.folder / start_by_paths.cwd, parsed_script.paths)
+    if has_files_elsewhere and not _has_any(working_directory, parsed_script.paths):
         return start_by_paths
     folder = Path(os.path.commonpath([start_by_paths.folder, working_directory]))
     path = tuple(os.path.relpath(root, folder) for root in start_by_paths.roots)
     return Start(folder, cwd=os.path.relpath(working_directory, folder), path=path, module=start_by_paths.module)
 
 
+def _has_any(folder: Path, paths: Iterable[str]) -> bool:
+    """Return whether a folder has a file or folder of some relative paths."""
+    return any(exists(folder / path) for path in paths)
+
+
 def _can_start_in(folder: Path, file: Path) -> bool:
     """Return whether a folder contains a script, and a job may contain the folder."""
-    return file.is_relative_to(folder) and not has_other_files(folder)
+    return file.is_relative_to(folder) and not has_unrelated_files(folder)
 
 
-def has_other_files(folder: Path) -> bool:
+def has_unrelated_files(folder: Path) -> bool:
     """Return whether a folder is one with many unrelated files, such as the home directory, which no job may contain."""
     return folder in (Path.home(), Path(tempfile.gettempdir()), Path("/tmp"), Path(folder.anchor))
 
@@ -296,7 +266,7 @@ def _import_roots(
         object_paths = [object_name.replace(".", "/") for object_name in objects if object_name.startswith(f"{name}.")]
         for root in candidates:
             # A folder that is only named like the module counts if it has what the script imports from the module.
-            paths = object_paths if _has_only_name(root, name, home) else [name]
+            paths = object_paths if _is_named_by_chance(root, name, home) else [name]
             if any(has_module(root, path) for path in paths):
                 roots.append(root)
                 break
@@ -310,11 +280,6 @@ def _imported_files(roots: Sequence[Path], parsed_script: Script) -> list[Path]:
     return [file for file in dict.fromkeys(candidates) if file.is_file()][:_MOST_FILES]
 
 
-def _is_below(path: Path, folders: Sequence[Path]) -> bool:
-    """Return whether a path is one of several folders or below one of them."""
-    return any(path.resolve().is_relative_to(folder) for folder in folders)
-
-
 def _module_name(file: Path) -> str:
     """Return the dotted name of a script in a package, as for `python -m`; "" outside of packages."""
     names = [file.stem]
@@ -325,16 +290,10 @@ def _module_name(file: Path) -> str:
     return ".".join(names) if len(names) > 1 else ""
 
 
-def _has_only_name(root: Path, name: str, folder: Path) -> bool:
-    """Return whether a folder with other scripts is only named like a module: `lightgbm/fit.py` may need the library.
-
-    Args:
-        root: Folder that may have the module.
-        name: Name of the module.
-        folder: Folder with the scripts.
-    """
-    files = (root / f"{name}.py", root / name / "__init__.py")
-    return folder.is_relative_to(root / name) and not any(file.is_file() for file in files)
+def _is_named_by_chance(root: Path, name: str, script_folder: Path) -> bool:
+    """Return whether the folder of a script is only named like a module in `root`: `lightgbm/fit.py` needs the library."""
+    module_files = (root / f"{name}.py", root / name / "__init__.py")
+    return script_folder.is_relative_to(root / name) and not any(file.is_file() for file in module_files)
 
 
 def has_module(folder: Path, name: str) -> bool:
@@ -369,7 +328,9 @@ def is_installed_outside(folder: Path, name: str) -> bool:
     An environment in the folder does not count as a part of it.
     """
     spec = _installed_spec(name)
-    locations = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    if spec is None:
+        return False
+    locations = [spec.origin, *(spec.submodule_search_locations or ())]  # a package without __init__.py has no origin
     file = next((Path(location) for location in locations if location), None)
     if file is None:
         return False
@@ -377,60 +338,52 @@ def is_installed_outside(folder: Path, name: str) -> bool:
     return is_in_environment or not file.resolve().is_relative_to(folder.resolve())
 
 
-def modules(file: Path, script_text: str | None = None) -> dict[Path, PythonFile]:
-    """Read a script, and the modules in its folder that it imports, directly or indirectly; 200 files at most.
+def modules(file: Path, script_text: str | None = None) -> dict[Path, str]:
+    """Return the texts of a script, and of the modules in its folder that it imports, directly or indirectly.
 
     Args:
         file: Path of the script.
-        script_text: Text of a script that is not written yet. Default: the text of the file.
+        script_text: Text of a script that is not written yet. None for the text of the file.
 
     Returns:
-        The files, by path relative to the script's folder. The script comes first.
+        The texts of at most 200 files, by path relative to the script's folder. The script comes first.
 
     Raises:
         InputError: A file cannot be read.
         SpecError: A file is not Python.
     """
-    texts = {} if script_text is None else {Path(file.name): script_text}
-    return _read_files(file.parent, [Path(file.name)], texts=texts)
+    written = {} if script_text is None else {Path(file.name): script_text}
+    return _module_texts(file.parent, [Path(file.name)], written)
 
 
 def root_above(folder: Path, module: str) -> Path | None:
-    """Return the closest folder above a folder, or the `src` in one, that has the file of a module or a package with files.
+    """Return the closest folder above a folder, or the `src` in one, that has the files of a module with a dotted name.
 
-    None without one.
-
-    Args:
-        folder: The folder.
-        module: Dotted name of the module.
+    None if there is none.
     """
     path = module.replace(".", "/")
-    parents = [parent for parent in folder.parents[:_LEVELS] if not has_other_files(parent)]
+    parents = [parent for parent in folder.parents[:_LEVELS] if not has_unrelated_files(parent)]
     roots = [root for parent in parents for root in (parent, parent / "src") if not root.is_relative_to(folder)]
-    roots = [root for root in roots if not _has_only_name(root, module.partition(".")[0], folder)]
+    roots = [root for root in roots if not _is_named_by_chance(root, module.partition(".")[0], folder)]
     patterns = (f"{path}.py", f"{path}/*.py", f"{path}/*/*.py")
     return next((root for root in roots if any(next(root.glob(pattern), None) for pattern in patterns)), None)
 
 
 def missing_modules(file: Path) -> set[str]:
     """Return the modules that a script and the modules in its folder import, and that are neither there nor installed."""
-    names = {name.partition(".")[0] for python_file in modules(file).values() for name in python_file.content.modules}
+    names = {name for text in modules(file).values() for name in _imported_names(notebook.parse(text))}
     return {name for name in names if not has_module(file.parent, name) and not is_installed(name)}
 
 
-def modules_of(folder: Path, names: Iterable[str]) -> dict[Path, PythonFile]:
-    """Read the modules of a folder with these names, and those in it that they import, as `modules` does."""
-    return _read_files(folder, [path for name in names for path in _module_files(folder, name)])
+def modules_of(folder: Path, names: Iterable[str]) -> dict[Path, str]:
+    """Return the texts of the modules of a folder with these names, and of those in it that they import; see `modules`."""
+    return _module_texts(folder, [path for name in names for path in _module_files(folder, name)])
 
 
 def imported_files(file: Path, roots: Sequence[Path]) -> list[Path]:
     """Return the files of the modules that a script imports from some folders, directly or indirectly; 200 at most.
 
     Unlike `modules`, it follows relative imports, and takes of a package only what is imported.
-
-    Args:
-        file: Path of the script.
-        roots: Folders of `sys.path` that may have its modules.
     """
     files = [file]
     for path in files:  # the list grows while it is read
@@ -447,42 +400,41 @@ def imported_files(file: Path, roots: Sequence[Path]) -> list[Path]:
 def module_text(file: Path, script_text: str | None = None) -> str:
     """Return the text of a script and of the modules that it imports, in which its parser may be.
 
-    The modules are those in its own folder, in its package, and in the folders above that it imports from.
-
-    Args:
-        file: Path of the script.
-        script_text: See `modules`.
+    The modules are those in its own folder, in its package, and in the folders above that it imports from. For
+    `script_text`, see `modules`.
     """
-    files = modules(file, script_text)
-    text, parsed_script = files[Path(file.name)]
-    python_files = list(files.values())
-    for root in start(file, parsed_script, text).roots:
-        python_files += modules_of(root, parsed_script.modules).values()
-    return "\n".join([*(python_file.text for python_file in python_files), package_text(file)])
+    texts = modules(file, script_text)
+    all_texts = list(texts.values())
+    script_text = texts[Path(file.name)]
+    parsed_script = script.read(script_text, str(file))
+    for root in start(file, parsed_script, script_text).roots:
+        all_texts += modules_of(root, parsed_script.modules).values()
+    return "\n".join([*all_texts, package_text(file)])
 
 
-def _read_files(
-    home: Path, files: Sequence[Path], texts: Mapping[Path, str] = MappingProxyType({})
-) -> dict[Path, PythonFile]:
-    """Read Python files, and the modules in their folder that they import, as `modules` does.
+def _module_texts(home: Path, files: Sequence[Path], written: Mapping[Path, str] = MappingProxyType({})) -> dict[Path, str]:
+    """Return the texts of Python files, and of the modules in their folder that they import, as `modules` does.
 
     Args:
         home: The folder.
         files: Paths of the files in it.
-        texts: Texts of files that are not written yet.
+        written: Texts of files that are not written yet.
     """
-    by_path: dict[Path, PythonFile] = {}
+    texts: dict[Path, str] = {}
     todo = list(files)
-    while todo and len(by_path) < _MOST_FILES:
+    while todo and len(texts) < _MOST_FILES:
         path = todo.pop(0)
-        if path in by_path:
-            continue
-        text = texts[path] if path in texts else source(home / path)
-        content = script.read(text, str(home / path))
-        by_path[path] = PythonFile(text, content)
-        for name in content.modules:
-            todo += _module_files(home, name)
-    return by_path
+        if path not in texts:
+            texts[path] = written[path] if path in written else source(home / path)
+            for name in _imported_names(script.parse(texts[path], str(home / path))):
+                todo += _module_files(home, name)
+    return texts
+
+
+def _imported_names(tree: ast.Module) -> list[str]:
+    """Return the first parts of the names of the modules that a Python file imports, without relative imports."""
+    absolute_paths = [module.path for module in script.module_paths(tree) if module.level == 0]
+    return list(dict.fromkeys(path.partition("/")[0] for path in absolute_paths))
 
 
 def source(file: Path) -> str:
@@ -512,10 +464,7 @@ def package_text(file: Path) -> str:
 
 
 def _module_files(home: Path, module: str) -> list[Path]:
-    """Return the files of a module or package, relative to the folder that has it; none if the folder lacks it.
-
-    For a package, these are all of its files: a script's content does not show which of them it imports by relative names.
-    """
+    """Return the files of a module, or all files of a package, relative to the folder that has it; [] if it lacks it."""
     root_name = module.partition(".")[0]
     if (home / f"{root_name}.py").is_file():
         return [Path(f"{root_name}.py")]

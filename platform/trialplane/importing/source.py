@@ -105,12 +105,17 @@ class Source:
             self.refuse("must be a list", *path)
         return range(len(value) if isinstance(value, list) else 0)
 
-    def text(self, *path: str | int) -> str:
-        """Read a scalar as a string. "" if there is none. Add an issue for another value, and a note for code."""
+    def _take_known(self, *path: str | int) -> Any:
+        """Return the value at a path as `take` does. None, with a note, if it is a call in code."""
         value = self.take(*path)
         if isinstance(value, dict) and CALL in value:
             self.note(f"only running the file would show what {call_text(value)} is", *path)
-            return ""
+            return None
+        return value
+
+    def text(self, *path: str | int) -> str:
+        """Read a scalar as a string. "" if there is none. Add an issue for another value, and a note for code."""
+        value = self._take_known(*path)
         if isinstance(value, (dict, list)):
             self.refuse("must be one value", *path)
             return ""
@@ -120,11 +125,8 @@ class Source:
 
     def number(self, *path: str | int) -> float | None:
         """Read a finite number, or a string with one, as `text` does. None if there is none."""
-        value = self.take(*path)
+        value = self._take_known(*path)
         if value is None:
-            return None
-        if isinstance(value, dict) and CALL in value:
-            self.note(f"only running the file would show what {call_text(value)} is", *path)
             return None
         number = math.nan  # stands for a value that is not a finite number
         if not isinstance(value, (bool, dict, list)) and str(value).lower() not in _NON_FINITE:
@@ -176,10 +178,6 @@ class Source:
         """Return a valid name for a parameter. Add a note if it differs from the name in the source.
 
         The same key always gets the same name, and different keys get different names.
-
-        Args:
-            key: Name of the parameter in the source.
-            path: Path of the parameter in the source.
         """
         if key in self._names:
             return self._names[key]

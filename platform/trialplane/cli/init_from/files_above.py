@@ -92,7 +92,7 @@ def _has_data(path: Path, folder: Path) -> bool:
     """Return whether a path has content to read, and is not in a folder, but in one above that a job may contain."""
     path = Path(os.path.normpath(path))  # of a link to data elsewhere, the folder of the link counts
     common_folder = Path(os.path.commonpath([folder, path]))
-    if common_folder == folder or script_folder.has_other_files(common_folder) or not script_folder.exists(path):
+    if common_folder == folder or script_folder.has_unrelated_files(common_folder) or not script_folder.exists(path):
         return False
     return path.is_file() or (path.is_dir() and any(path.iterdir()))
 
@@ -266,7 +266,7 @@ def _module_above_error(
     else:
         words += [f"export PYTHONPATH={path}", text or "COMMAND"]
     reason += ", outside of this folder"
-    if not script_folder.has_other_files(common_folder):
+    if not script_folder.has_unrelated_files(common_folder):
         error = _other_folder_error(reason, common_folder, " && ".join(words), request)
         return error if text else InputError(str(error))
     absolute_path = os.pathsep.join([shlex.quote(str(root)), *values[-1:]])

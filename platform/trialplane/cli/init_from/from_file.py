@@ -183,7 +183,7 @@ def _import_tune(file: Path, request: Request, *, is_notebook: bool) -> int:
         raise InputError(f"the notebook has a search of Ray Tune: {remedy}; nothing was changed")
     if not request.with_smoke:
         output.note("--no-smoke changes nothing: a search of Ray Tune is read, and never run")
-    for path, (text, _) in script_folder.modules(file.resolve()).items():  # the script first
+    for path, text in script_folder.modules(file.resolve()).items():  # the script first
         if ray.has_search(text):
             if path.name != file.name:
                 output.note(f"the search that {file.name} starts is in {path}")

@@ -167,7 +167,7 @@ def build(
     form = parsed_script.appended or (arguments.PAIRS if declared.pairs else _FORMS.get(style, arguments.FLAGS))
     options = [_with_value(option, start.folder) for option in _settable_options(declared, form)]
     open_options = [option for option in options if option.name not in parsed_script.fixed]
-    likely = guess.space(open_options) or guess.any_float(open_options)
+    likely = guess.space(open_options) or guess.positive_floats(open_options)
     if requested_space:
         space = {name: guess.Guess(fields, reason="") for name, fields in requested_space.items()}
     else:
@@ -513,7 +513,7 @@ def _with_value(option: Option, folder: Path) -> Option:
         return option
     files = sorted(file.relative_to(folder).as_posix() for suffix in _DATA_SUFFIXES for file in folder.glob(f"*{suffix}"))
     files += [name for name in _DATA_FOLDERS if (folder / name).is_dir()]
-    return dataclasses.replace(option, default=guess.value(option, files))
+    return dataclasses.replace(option, default=guess.needed_value(option, files))
 
 
 def _preloaded_modules(parsed_script: Script) -> list[str]:

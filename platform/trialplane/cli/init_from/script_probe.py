@@ -223,7 +223,7 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
         raise InputError(f"{copy.file} has no named numbers that could be parameters, and {reason}; nothing was changed")
     if not options:
         raise launcher.no_parameters_error(str(copy.file))
-    has_likely = bool(requested or guess.space(options) or guess.any_float(options))
+    has_likely = bool(requested or guess.space(options) or guess.positive_floats(options))
     if declared.failure.startswith(_MISSING_LIBRARY) and not has_likely:  # the script's arguments may be likely
         raise InputError(f"{copy.file}: {not_asked(declared)}; install it, and type this again; nothing was changed")
     config = command.config if in_file else ""
@@ -285,7 +285,7 @@ def _options_in_file(
     known_options = [*in_command.values(), *in_file.values(), *declared.options]
     has_parameters = in_command or appended or guess.space(known_options)
     # Appended arguments are of no use if none is worth a search, and the user requests none.
-    is_of_no_use = not (requested or declared.failure or guess.space(known_options) or guess.any_float(known_options))
+    is_of_no_use = not (requested or declared.failure or guess.space(known_options) or guess.positive_floats(known_options))
     if not has_parameters or (appended and is_of_no_use):
         text_values = {called_copy.name: called_script.values, **_module_values(called_copy, called_script)}
         config = next((name for name, values in text_values.items() if guess.space(values)), called_copy.name)
@@ -588,7 +588,7 @@ def _print_search(call: script.Call, called_script: Script, command: Script, *, 
     remedy = "name the parameters of the command to search with --space NAME=LOW..HIGH; nothing was changed"
     if not is_chosen and called_script.style is Style.TUNE:
         raise InputError(f"{remark}; if it does not, {remedy}")
-    if not is_chosen and not guess.space(command.options) and not guess.any_float(command.options):
+    if not is_chosen and not guess.space(command.options) and not guess.positive_floats(command.options):
         raise InputError(f"{remark}; no number of the command looks like a parameter: {remedy}")
     output.note(remark)
 

@@ -19,7 +19,7 @@ from trialplane.cli import output
 from trialplane.errors import SpecError
 from trialplane.importing import dvc, guess, script, script_folder
 from trialplane.importing.script import Script, Style
-from trialplane.job import document, load, settings
+from trialplane.job import document, load, notebook, settings
 from trialplane.wire.declared import Option
 
 _MOST_FILES = 20  # files that match one pattern
@@ -216,12 +216,11 @@ def named_in_script(command: str, file: Path, folder: Path, requested: Collectio
     Returns:
         The name of the file and its values, see `named`.
     """
-    modules = script_folder.modules(file.resolve())
+    module_texts = script_folder.modules(file.resolve()).values()
     # Dicts as ordered sets: each word once.
-    words = dict.fromkeys(word for text, _ in modules.values() for word in re.findall(r"[\w./-]+", text))
-    imported = [
-        os.path.relpath(file.parent / name, folder) for _, module in modules.values() for name in module.config_modules
-    ]
+    words = dict.fromkeys(word for text in module_texts for word in re.findall(r"[\w./-]+", text))
+    config_modules = [name for text in module_texts for name in script.config_module_files(notebook.parse(text))]
+    imported = [os.path.relpath(file.parent / name, folder) for name in config_modules]
     file_names = dict.fromkeys(PurePath(word).name for word in words if word.endswith(settings.SUFFIXES))
     texts = dict.fromkeys(filter(None, (*re.split(r"[\s=\"']+", command), *words)))
     folders = (text for text in texts if script_folder.exists(folder / text) and (folder / text).is_dir())

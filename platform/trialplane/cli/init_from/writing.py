@@ -402,7 +402,7 @@ def _refuse_ambiguous(file: settings_file.SettingsFile, flag: str, copy: ScriptC
 
 def _has_searchable(declared: Declared) -> bool:
     """Return whether some arguments of a script may be worth a search."""
-    return bool(guess.space(declared.options) or guess.any_float(declared.options))
+    return bool(guess.space(declared.options) or guess.positive_floats(declared.options))
 
 
 def _has_required(declared: Declared) -> bool:
@@ -487,7 +487,7 @@ def _run_smoke(
     if (call := parsed_script.call) is not None:
         script_file = Path(os.path.normpath(copy.folder / call.folder / call.script))
     is_python = script_file.suffix == ".py" and script_file.is_file()
-    texts = [text for text, _ in script_folder.modules(script_file).values()] if is_python else []
+    texts = list(script_folder.modules(script_file).values()) if is_python else []
     _print_result(title, result, job_folder, requested, command, texts)
     return job, result
 
