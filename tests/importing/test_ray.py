@@ -317,7 +317,7 @@ def test_a_trainable_that_no_trial_could_name_is_told(trainable: str, part: str)
          "would start its search"),
         ("a = [1] * 9\n" + "".join(f"{b} = [{a}, {a}, {a}, {a}]\n" for a, b in zip("abcdefghij", "bcdefghijk", strict=True))
          + "tune.run(f, config={'x': tune.choice(k)})", "has more than 50,000 values"),
-        ("a = b\nb = a\ntune.run(f, config=a)", "is nested more than 50 levels deep"),
+        ("a = b\nb = a\ntune.run(f, config=a)", "is nested too deeply"),
     ],
     ids=range(17),
 )  # fmt: skip
@@ -625,10 +625,8 @@ def test_a_partial_gets_the_values_of_local_names(text: str, value: str) -> None
         SEARCH.format("lambda n: n"),
         SEARCH.format("local"),
         "    k = k0\n    k0 = k\n" + SEARCH.format("k"),
-        "    a0 = 1\n" + "".join(f"    a{i + 1} = a{i} + a{i}\n" for i in range(40)) + SEARCH.format("a40"),
-        SEARCH.format([0] * 9000),
     ],
-    ids=range(19),
+    ids=range(17),
 )
 def test_a_partial_with_values_that_are_not_clear_is_refused(body: str) -> None:
     with pytest.raises(errors.SpecError, match="binds values that only running the file would show"):

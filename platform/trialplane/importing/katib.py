@@ -161,11 +161,9 @@ def _objective(source: Source) -> tuple[dict[str, Any], float | None]:
     """Return the objective, and the value at which the search ends; None without one."""
     field = ("spec", "objective")
     metric = source.text(*field, "objectiveMetricName")
-    direction = source.text(*field, "type") or "minimize"
+    direction = search.direction(source, *field, "type")
     if not metric:
         source.refuse("is missing", *field, "objectiveMetricName")
-    if direction not in ("minimize", "maximize"):
-        source.refuse(f"{direction!r} is not minimize or maximize", *field, "type")
     source.mark_read(*field, "additionalMetricNames")  # every metric that is found is recorded
     strategies = _items(source, (*field, "metricStrategies"))
     best_strategy = "min" if direction == "minimize" else "max"
@@ -225,12 +223,7 @@ def _sampler_and_pruner(source: Source, algorithm: str) -> tuple[dict[str, Any],
         advice = "population based training is not a sampler here; write population into job.yaml"
         source.note(f"{advice}. Now values are drawn at random", *field)
         return {"name": "random"}, None
-    sampler = search.sampler(algorithm)
-    if sampler is None:
-        problem = f"{algorithm!r} has no counterpart" if algorithm else "is missing"
-        source.note(f"{problem}; tpe is used", *field)
-        sampler = {"name": "tpe"}
-    return sampler, None
+    return search.sampler_or_tpe(source, algorithm, *field), None
 
 
 def _reduction_factor(source: Source, field: Place) -> dict[str, int]:
@@ -313,16 +306,11 @@ def _metrics(source: Source, objective: str) -> tuple[dict[str, Any] | None, _Mo
 def _patterns(source: Source, field: Place) -> Iterator[str]:
     """Yield the regular expressions at a path that a job can use: those with two groups, for the name and the value.
 
-    Add a note on any other, such as one that only Go understands.
+    Add a note on any other.
     """
     for index in source.indices(*field):
-        text = source.text(*field, index)
-        try:
-            pattern = re.compile(text)
-        except (re.error, OverflowError, RecursionError) as error:
-            source.note(f"is not a regular expression that Python understands: {error}", *field, index)
-            continue
-        if pattern.groups < 2 or pattern.groupindex:
+        pattern = search.pattern(source, *field, index)
+        if pattern is not None and (pattern.groups < 2 or pattern.groupindex):
             source.note("must have two unnamed groups: the name, then the value", *field, index)
-            continue
-        yield text
+        elif pattern is not None:
+            yield pattern.pattern

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
-from trialplane.importing import folding, guess, naming, search, tune_call
+from trialplane.importing import folding, guess, naming, search, tune_call, tune_partial
 from trialplane.importing.source import CALL, ImportResult, Source
 from trialplane.job import arguments
 from trialplane.job.document import Document
@@ -48,7 +48,7 @@ from functools import partial
 import {module} as {script}
 
 trainable = {text}
-'''.replace("{script}", tune_call.SCRIPT)
+'''.replace("{script}", tune_partial.SCRIPT)
 _UNREADABLE = "only running the file would show what it is"
 # Scheduler of Ray → its default of `max_t`.
 _DEFAULT_MAX_T = {"ASHAScheduler": 100, "AsyncHyperBandScheduler": 100, "HyperBandScheduler": 81, "HyperBandForBOHB": 81}
@@ -182,11 +182,9 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, _Paths]:
     if not calls:
         raise SpecError([Issue(("file",), "has no tune.Tuner(…) and no tune.run(…)", source=name)])
     reader = tune_call.Reader(tree, name, calls[0], folding.fold(tree))
-    source = Source(Document(data=reader.data(calls[0], field=()), lines=reader.lines, source=name))
-    for field, value_text in reader.assumed:
-        source.note(f"{value_text} is taken, as only running the file would show whether another value is used", *field)
-    for field, remark in reader.changed:
-        source.note(f"{remark}, and only running the file would show how: write that into job.yaml", *field)
+    source = Source(Document(data=reader.read(), lines=reader.lines, source=name))
+    for field, remark in reader.remarks:
+        source.note(remark, *field)
     for call in calls[1:]:
         source.note(f"only the first search in the file is taken; that of line {call.lineno} is not")
     return source, _TUNER if naming.last(calls[0].func) == "Tuner" else _RUN
@@ -229,7 +227,9 @@ def _check_function(source: Source, function: str, imported: Mapping[str, str], 
 def _searches_on_import(tree: ast.Module) -> bool:
     """Return whether a file starts its search also when it is imported, and not only when it is run as a script."""
     import_statements = [
-        node for node in tree.body if not isinstance(node, tune_call.DEFINITIONS) and not arguments.is_main(node)
+        node
+        for node in tree.body
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not arguments.is_main(node)
     ]
     return not set(searches(tree)).isdisjoint(naming.executed_nodes(tree, import_statements))
 
@@ -364,7 +364,7 @@ def _add_parameters(
                 f"the function gets it as {_subscripts(name.split('.'))}, not as {_subscripts(value_keys)}; change that",
                 *value_field,
             )
-        if isinstance(value, list) and any(tune_call.is_drawn(element) for element in value):
+        if isinstance(value, list) and any(tune_call.has_call(element) for element in value):
             source.skip(
                 "values are drawn in a list here; give each a key of its own, or a parameter in job.yaml", *value_field
             )
@@ -388,7 +388,7 @@ def _domain(source: Source, field: Place) -> dict[str, Any] | None:
     if function in ("choice", "grid_search"):
         key = "categories" if function == "choice" else "values"
         categories = source.look(*field, key)
-        if not isinstance(categories, list) or tune_call.is_drawn(categories):
+        if not isinstance(categories, list) or tune_call.has_call(categories):
             source.refuse("needs a list of values that can be read: write them out in the file", *field)
             return None
         return search.categorical(source.take(*field, key))
@@ -418,14 +418,9 @@ def _domain(source: Source, field: Place) -> dict[str, Any] | None:
     excludes_upper = is_integer and (step is None or step == 1)  # in Ray, a larger step includes the upper bound
     if excludes_upper:
         high -= 1
-    if step is not None and log:
-        source.note("a logarithmic range has no step here, so it is left out", *field)
-    elif step is not None:
-        exact_range = low, high
-        low, high = search.multiples(low, high, step, inward=True)
-        if (low, high) != exact_range:
-            source.note(f"values are multiples of {step:g}, so the range is {low:g} to {high:g}", *field)
-    return search.span("int" if is_integer else "float", low, high, log=log, step=step)
+    return search.span_of_multiples(
+        source, field, "int" if is_integer else "float", low, high, step=step, log=log, inward=True
+    )
 
 
 def _other_metric(tree: ast.Module) -> _Metric | None:

@@ -180,18 +180,16 @@ def _patterns(source: Source, field: Place) -> list[str]:
     """
     patterns = []
     for index in source.indices(*field):
-        name, text = source.text(*field, index, "Name"), source.text(*field, index, "Regex")
+        regex_field = (*field, index, "Regex")
+        name, pattern = source.text(*field, index, "Name"), search.pattern(source, *regex_field)
+        if pattern is None:
+            continue
+        text = pattern.pattern
         start = next((match.start() for match in _GROUP.finditer(text) if match[0] == "("), None)
         if start is None or not name:
-            source.note("has no group for the value", *field, index, "Regex")
+            source.note("has no group for the value", *regex_field)
             continue
-        pattern = f"{text[:start]}(?P<{_group_name(name)}>{text[start + 1 :]}"
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            source.note(f"is not a regular expression that Python understands: {error}", *field, index, "Regex")
-            continue
-        patterns.append(pattern)
+        patterns.append(f"{text[:start]}(?P<{_group_name(name)}>{text[start + 1 :]}")  # loss: ([0-9.]+)
     return patterns
 
 
@@ -214,7 +212,5 @@ def _strategy(source: Source, config: Place) -> tuple[dict[str, Any], Any]:
         if max_resource := source.integer(*field, "MaxResource"):
             pruner["max_resource"] = max_resource
         return {"name": "random"}, pruner
-    sampler = search.sampler(strategy)
-    if sampler is None:
-        source.note(f"{strategy!r} has no counterpart; tpe is used", *config, "Strategy")
-    return sampler or {"name": "tpe"}, "median" if ends_early else None
+    sampler = search.sampler_or_tpe(source, strategy, *config, "Strategy")
+    return sampler, "median" if ends_early else None

@@ -1,4 +1,4 @@
-"""Fields of a job for samplers and ranges of other tools, which all importers use."""
+"""Fields of a job for samplers, ranges and metrics of other tools, which several importers use."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from trialplane.errors import Place
+from trialplane.importing.source import Source
 from trialplane.job import space as spaces
 
 # Name in another tool, in lower case, with letters and digits only → sampler of a job. For "Bayesian" this is tpe, the
@@ -76,6 +78,38 @@ def sampler(name: str) -> dict[str, Any] | None:
     return dict(_SAMPLERS[key]) if key in _SAMPLERS else None
 
 
+def sampler_or_tpe(source: Source, name: str, *field: str | int) -> dict[str, Any]:
+    """Return the sampler of a job for a sampler's name in another tool; tpe, with a note, for an unknown name or "".
+
+    Args:
+        source: The file.
+        name: The name.
+        field: Path of the name in the file.
+    """
+    fields = sampler(name)
+    if fields is None:
+        problem = f"{name!r} has no counterpart" if name else "is missing"
+        source.note(f"{problem}; tpe is used", *field)
+    return fields or {"name": "tpe"}
+
+
+def direction(source: Source, *field: str | int) -> str:
+    """Return the direction at a path, by default "minimize". Add an issue for any other word."""
+    word = source.text(*field) or "minimize"
+    if word not in ("minimize", "maximize"):
+        source.refuse(f"{word!r} is not minimize or maximize", *field)
+    return word
+
+
+def pattern(source: Source, *field: str | int) -> re.Pattern[str] | None:
+    """Return the regular expression at a path; None, with a note, if Python does not understand it, such as one of Go."""
+    try:
+        return re.compile(source.text(*field))
+    except (re.error, OverflowError, RecursionError) as error:
+        source.note(f"is not a regular expression that Python understands: {error}", *field)
+        return None
+
+
 def short_form(component: Mapping[str, Any]) -> Any:
     """Return the short form of a sampler or pruner: its name, if it has no options. Otherwise return all of its fields."""
     return component["name"] if len(component) == 1 else dict(component)
@@ -93,6 +127,41 @@ def span(
     elif step is not None and not is_default_step:
         fields["step"] = convert(step)
     return fields
+
+
+def span_of_multiples(
+    source: Source,
+    field: Place,
+    kind: Literal["float", "int"],
+    low: float,
+    high: float,
+    *,
+    step: float | None,
+    log: bool = False,
+    inward: bool = False,
+) -> dict[str, Any]:
+    """Return a parameter of multiples of a step between two bounds, or of all numbers between them without a step.
+
+    Add a note if the step is left out, or if the bounds are rounded to multiples of it.
+
+    Args:
+        source: The file.
+        field: Path of the value that the note is on.
+        kind: Type of the parameter.
+        low: Lower bound.
+        high: Upper bound.
+        step: The step.
+        log: Whether the range is logarithmic; then it has no step.
+        inward: See `multiples`.
+    """
+    bounds = low, high
+    if step is not None and log:
+        source.note("a logarithmic range has no step here, so it is left out", *field)
+    elif step is not None:
+        bounds = multiples(low, high, step, inward=inward)
+    if bounds != (low, high):
+        source.note(f"values are multiples of {step:g}, so the range is {bounds[0]:g} to {bounds[1]:g}", *field)
+    return span(kind, *bounds, log=log, step=step)
 
 
 def multiples(low: float, high: float, step: float, *, inward: bool = False) -> tuple[float, float]:

@@ -43,7 +43,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     parameters = search.Parameters()
     _add_parameters(source, ("parameters",), parameters, prefix="")
     # The number of trials.
-    sampler = _sampler(source)
+    sampler = search.sampler_or_tpe(source, source.text("method"), "method")
     cap = source.integer("run_cap")
     trials = search.trials(cap, sampler, parameters.space)
     if cap is None and sampler["name"] != "grid":
@@ -57,9 +57,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         program["arguments"] = "none"  # `wandb.config` has the trial's parameters
     # The objective.
     metric = source.text("metric", "name")
-    direction = source.text("metric", "goal") or "minimize"
-    if direction not in ("minimize", "maximize"):
-        source.refuse(f"{direction!r} is not minimize or maximize", "metric", "goal")
+    direction = search.direction(source, "metric", "goal")
     if not metric:
         metric, direction = _guess_objective(source, script_text, direction)
     job = {
@@ -142,15 +140,6 @@ def logged_metrics(text: str) -> list[str]:
                     keys += dict_keys
     names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
     return list(dict.fromkeys(names))
-
-
-def _sampler(source: Source) -> dict[str, Any]:
-    """Return the sampler of the sweep; tpe, with a note, if its method has no counterpart."""
-    method = source.text("method")
-    sampler = search.sampler(method)
-    if sampler is None:
-        source.note(f"{method!r} has no counterpart; tpe is used", "method")
-    return sampler or {"name": "tpe"}
 
 
 def _pruner(source: Source) -> Any:
@@ -241,18 +230,13 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
         source.note(f"{kind!r} has no counterpart; values are drawn evenly", *field, "distribution")
     if kind.startswith("inv_"):
         source.note("is drawn on a plain logarithmic scale here, not on an inverted one", *field, "distribution")
-    if step is not None and "log" not in kind:
-        exact_range = low, high
-        low, high = search.multiples(low, high, step)
-        if (low, high) != exact_range:
-            source.note(f"values are multiples of {step:g}, so the range is {low:g} to {high:g}", *field, "q")
-    elif step is not None:
-        key = "q" if quantum is not None else "distribution"
-        source.note("a logarithmic range has no step here, so it is left out", *field, key)
-    written_step = source.look(*field, "q")
-    are_whole = all(isinstance(value, int) for value in (*bounds, 1 if written_step is None else written_step))
+    written_step = 1 if quantum is None else source.look(*field, "q")
+    are_whole = all(isinstance(value, int) for value in (*bounds, written_step))
     is_integer = kind == "int_uniform" or (step is not None and are_whole)  # as W&B draws them
-    return search.span("int" if is_integer else "float", low, high, log="log" in kind, step=step)
+    note_field = (*field, "distribution" if quantum is None else "q")
+    return search.span_of_multiples(
+        source, note_field, "int" if is_integer else "float", low, high, step=step, log="log" in kind
+    )
 
 
 def _choices(source: Source, field: Place) -> list[Any]:
