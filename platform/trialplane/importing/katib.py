@@ -22,6 +22,7 @@ _SAMPLER_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "cmaes": {"sigma": "sigma0"},
 }
 _WITHOUT_EFFECT = {"restart_strategy": "none"}  # setting of an algorithm → its value that changes nothing
+_IN_FILES = ("File", "TensorFlowEvent", "Custom")  # collectors that read metrics from a file or a folder
 _CONTAINER = "the platform sets these fields of a trial's pod; see `resources` and `cluster` in the job"
 _REASONS = {
     "apiVersion": "is a field of Katib's own",
@@ -58,11 +59,37 @@ class _Item(NamedTuple):
     field: Place
 
 
+class _Algorithm(NamedTuple):
+    """The search algorithm of an Experiment.
+
+    Attributes:
+        sampler: Sampler of the job.
+        pruner: Pruner of the job. None if no trial is ended early.
+        seed: Seed of the sampler. None without one.
+    """
+
+    sampler: dict[str, Any]
+    pruner: dict[str, Any] | None = None
+    seed: int | None = None
+
+
 class _MovedPath(NamedTuple):
-    """An absolute path in the Experiment, and the path below the trial's folder that replaces it."""
+    """An absolute path in the Experiment, and the path below the trial's folder that replaces it: /logs/out and out."""
 
     old: str
     new: str
+
+
+class _Metrics(NamedTuple):
+    """The metrics of a trial.
+
+    Attributes:
+        fields: Field `metrics` of the job. None for its default.
+        moved_path: Path of the metrics that changes, also in the command. None if none changes.
+    """
+
+    fields: dict[str, Any] | None
+    moved_path: _MovedPath | None = None
 
 
 def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
@@ -83,33 +110,38 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         source.fail("architecture search has no counterpart: a job searches parameters", "spec", "nasConfig")
     for field in ("kind", "apiVersion"):
         source.mark_read(field)
-    job: dict[str, Any] = {"kind": "hpo", "description": f"From Katib's Experiment {source.text('metadata', 'name')}."}
     space = _space(source)
+    objective = _objective(source)
     program = katib_trial.program(source, space)
-    objective, target = _objective(source)
-    program["metrics"], moved_path = _metrics(source, objective["metric"])
-    if moved_path:
+    metrics = _metrics(source, objective["metric"])
+    if metrics.moved_path is not None:
         for field in ("command", "arguments"):
-            program[field] = [item.replace(moved_path.old, moved_path.new) for item in program.get(field, [])]
-    sampler, pruner, seed = _algorithm(source)
-    if (early_stopping := _early_stopping(source)) is not None:
-        pruner = early_stopping
-    trials = source.integer("spec", "maxTrialCount")
-    if trials is None:
+            program[field] = [item.replace(*metrics.moved_path) for item in program[field]]
+    algorithm = _algorithm(source)
+    pruner = _early_stopping(source) or algorithm.pruner
+    requested_trials = source.integer("spec", "maxTrialCount")
+    trials = search.trials(requested_trials, algorithm.sampler, space)
+    if requested_trials is None:
         source.note("is missing, but a study must end: see `trials`", "spec", "maxTrialCount")
-    job |= program
-    job |= {
+    elif trials < requested_trials:
+        source.note(f"is more than the grid's {trials} points", "spec", "maxTrialCount")
+    job = {
+        "kind": "hpo",
+        "description": f"From Katib's Experiment {source.text('metadata', 'name')}.",
+        **program,
+        "metrics": metrics.fields,
         "space": space,
         "objective": objective,
-        "sampler": search.short_form(sampler),
+        "sampler": search.short_form(algorithm.sampler),
         "pruner": search.short_form(pruner) if pruner else None,
-        "trials": search.trials(trials, sampler, space),
+        "trials": trials,
         "parallel": source.integer("spec", "parallelTrialCount") or 3,  # Katib's default
-        "budget": {"max_failed": source.integer("spec", "maxFailedTrialCount"), "target": target},
-        "seed": seed,
+        "budget": {
+            "max_failed": source.integer("spec", "maxFailedTrialCount"),
+            "target": source.number("spec", "objective", "goal"),
+        },
+        "seed": algorithm.seed,
     }
-    if trials and job["trials"] < trials:
-        source.note(f"is more than the grid's {job['trials']} points", "spec", "maxTrialCount")
     job, copies = katib_trial.with_script(job, scripts, source)
     return source.result(job, _REASONS, copies=copies)
 
@@ -157,25 +189,26 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
     return search.span("int" if kind == "int" else "float", low, high, log=log, step=step)
 
 
-def _objective(source: Source) -> tuple[dict[str, Any], float | None]:
-    """Return the objective, and the value at which the search ends; None without one."""
+def _objective(source: Source) -> dict[str, Any]:
+    """Return the objective. Add an issue if its metric is missing."""
     field = ("spec", "objective")
     metric = source.text(*field, "objectiveMetricName")
     direction = search.direction(source, *field, "type")
     if not metric:
         source.refuse("is missing", *field, "objectiveMetricName")
     source.mark_read(*field, "additionalMetricNames")  # every metric that is found is recorded
+    # Which of its values in a trial counts for each metric: latest, min or max.
     strategies = _items(source, (*field, "metricStrategies"))
-    best_strategy = "min" if direction == "minimize" else "max"
-    strategies.setdefault(metric, _Item(best_strategy, (*field, "objectiveMetricName")))  # Katib's default
+    default_strategy = "min" if direction == "minimize" else "max"
+    strategies.setdefault(metric, _Item(default_strategy, (*field, "objectiveMetricName")))
     objective = {"metric": metric, "direction": direction}
     for name, strategy in strategies.items():
-        if name == metric and strategy.value == best_strategy:
+        if name == metric and strategy.value == default_strategy:
             objective["of"] = "best"
         elif strategy.value != "latest":
             reason = f"Katib takes the {strategy.value} of a trial's values of {name}; here the last value counts"
             source.note(reason, *strategy.field)
-    return objective, source.number(*field, "goal")
+    return objective
 
 
 def _items(source: Source, field: Place) -> dict[str, _Item]:
@@ -187,14 +220,22 @@ def _items(source: Source, field: Place) -> dict[str, _Item]:
     return items
 
 
-def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, int | None]:
-    """Return the sampler, the pruner and the seed of Katib's algorithm.
-
-    The pruner is None if the algorithm does not end trials early, and the seed is None if it has none.
-    """
+def _algorithm(source: Source) -> _Algorithm:
+    """Return the algorithm with its settings. Add a note on each setting that the job lacks."""
     field = ("spec", "algorithm")
-    algorithm = source.text(*field, "algorithmName")
-    sampler, pruner = _sampler_and_pruner(source, algorithm)
+    name_field = (*field, "algorithmName")
+    algorithm = source.text(*name_field)
+    sampler: dict[str, Any] = {"name": "random"}
+    pruner: dict[str, Any] | None = None
+    if algorithm == "hyperband":
+        reason = "a trial's share of the resource is a parameter there; here bad trials are ended early, by their reports"
+        source.note(reason, *name_field)
+        pruner = {"name": "hyperband"}
+    elif algorithm == "pbt":
+        advice = "population based training is not a sampler here; write population into job.yaml"
+        source.note(f"{advice}. Now values are drawn at random", *name_field)
+    else:
+        sampler = search.sampler_or_tpe(source, algorithm, *name_field)
     sampler_options = _SAMPLER_OPTIONS.get(sampler["name"], {})
     seed: int | None = None
     for name, setting in _items(source, (*field, "algorithmSettings")).items():
@@ -209,21 +250,7 @@ def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, i
         elif setting.value.lower() != _WITHOUT_EFFECT.get(name):
             reason = f"{algorithm} has no such setting here; `platform schema` lists those of {sampler['name']}"
             source.note(f"{name}: {reason}", *value_field)
-    return sampler, pruner, seed
-
-
-def _sampler_and_pruner(source: Source, algorithm: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return the sampler and the pruner for the name of an algorithm. Add a note if they do not do the same."""
-    field = ("spec", "algorithm", "algorithmName")
-    if algorithm == "hyperband":
-        reason = "a trial's share of the resource is a parameter there; here bad trials are ended early, by their reports"
-        source.note(reason, *field)
-        return {"name": "random"}, {"name": "hyperband"}
-    if algorithm == "pbt":
-        advice = "population based training is not a sampler here; write population into job.yaml"
-        source.note(f"{advice}. Now values are drawn at random", *field)
-        return {"name": "random"}, None
-    return search.sampler_or_tpe(source, algorithm, *field), None
+    return _Algorithm(sampler, pruner, seed)
 
 
 def _reduction_factor(source: Source, field: Place) -> dict[str, int]:
@@ -257,50 +284,54 @@ def _early_stopping(source: Source) -> dict[str, Any] | None:
     return {"name": "median", **options}
 
 
-def _metrics(source: Source, objective: str) -> tuple[dict[str, Any] | None, _MovedPath | None]:
-    """Return the field `metrics` of the job, and the path that it replaces in the command and its arguments.
-
-    A trial must write its metrics below its own folder, so an absolute path of a file with metrics is replaced.
+def _metrics(source: Source, objective: str) -> _Metrics:
+    """Return the metrics of a trial. Add a note if the job does not find them in the same place.
 
     Args:
         source: The file.
         objective: Name of the objective's metric.
-
-    Returns:
-        The field, None for the default; and the replaced path, None if no path is replaced.
     """
     field = ("spec", "metricsCollectorSpec")
     kind_field = (*field, "collector", "kind")
-    files = (*field, "source", "fileSystemPath")
     kind = source.text(*kind_field) or "StdOut"
-    path, file_format = source.text(*files, "path"), source.text(*files, "format")
-    source.mark_read(*files, "kind")
+    file_field = (*field, "source", "fileSystemPath")
+    path, file_format = source.text(*file_field, "path"), source.text(*file_field, "format")
+    source.mark_read(*file_field, "kind")
     patterns = list(_patterns(source, (*field, "source", "filter", "metricsFormat")))
-    # Metrics of all kinds but three are read from what the trial prints.
     if kind in ("None", "Push"):
         source.note("the trial pushes its metrics to Katib; here they are read from what it prints", *kind_field)
     elif kind == "PrometheusMetric":
         source.note("metrics are not fetched from the trial: print them, or write a file", *kind_field)
-    elif kind not in ("StdOut", "File", "TensorFlowEvent", "Custom"):
+    elif kind not in ("StdOut", *_IN_FILES):
         source.note(f"{kind!r} is not known; metrics are read from the output", *kind_field)
-    if not path or kind not in ("File", "TensorFlowEvent", "Custom"):
-        return ({"from": "stdout", "pattern": patterns} if patterns else None), None
-    # The metrics are in a file, or in a folder with events of TensorBoard.
-    relative_path, moved_path = path, None
-    if posixpath.isabs(path):
-        old_path, parent = path.rstrip("/"), posixpath.dirname(path.rstrip("/"))
-        if kind == "TensorFlowEvent" and parent != "/":
-            old_path = parent  # because the arguments usually name the parent of the folder with events
-        moved_path = _MovedPath(old=old_path, new=posixpath.basename(old_path))
-        relative_path = path.replace(moved_path.old, moved_path.new, 1)
-        source.note(f"must lie below the trial's folder: it becomes {relative_path}, in the arguments too", *files, "path")
+    if not path or kind not in _IN_FILES:
+        return _Metrics({"from": "stdout", "pattern": patterns} if patterns else None)
+    # A trial must write its metrics below its own folder.
+    moved_path = _moved_path(kind, path) if posixpath.isabs(path) else None
+    if moved_path is not None:
+        path = path.replace(*moved_path, 1)
+        source.note(f"must lie below the trial's folder: it becomes {path}, in the arguments too", *file_field, "path")
     if kind == "TensorFlowEvent":
-        return {"from": "tensorboard", "path": relative_path}, moved_path
+        return _Metrics({"from": "tensorboard", "path": path}, moved_path)
     if file_format == "JSON" and not patterns:
-        # Katib's logger writes numbers in quotes, so the pattern also finds these.
+        # Katib's logger writes numbers in quotes, so the pattern also finds these: "loss": "0.5".
         names = [objective, *source.texts("spec", "objective", "additionalMetricNames")]
         patterns = [rf'"({"|".join(map(re.escape, names))})"\s*:\s*"?([-+.\deE]+)']
-    return {"from": "file", "path": relative_path} | ({"pattern": patterns} if patterns else {}), moved_path
+    return _Metrics({"from": "file", "path": path} | ({"pattern": patterns} if patterns else {}), moved_path)
+
+
+def _moved_path(kind: str, path: str) -> _MovedPath:
+    """Return the change of an absolute path of metrics.
+
+    Args:
+        kind: Kind of the collector.
+        path: The path of a file, or of a folder of TensorFlowEvent.
+    """
+    old_path = path.rstrip("/")
+    parent = posixpath.dirname(old_path)
+    if kind == "TensorFlowEvent" and parent != "/":
+        old_path = parent  # because the arguments usually name the parent of the folder with events
+    return _MovedPath(old_path, posixpath.basename(old_path))
 
 
 def _patterns(source: Source, field: Place) -> Iterator[str]:

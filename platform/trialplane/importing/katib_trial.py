@@ -13,7 +13,7 @@ from trialplane.importing import search
 from trialplane.importing.source import Source
 from trialplane.job import arguments, credentials, values
 
-_MACRO = re.compile(r"\$\{trialParameters\.([^{}]+)\}|[{}]")  # the group is NAME; a single brace has none
+_MACRO = re.compile(r"\$\{trialParameters\.([^{}]+)\}|[{}]")  # ${trialParameters.NAME}; a single brace has no NAME
 
 _TEMPLATE = ("spec", "trialTemplate")
 _TRIAL = (*_TEMPLATE, "trialSpec")
@@ -49,47 +49,37 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
         if source.look(*_TEMPLATE, "configMap") is None:
             source.note("has no container with a command: write the command into job.yaml", *_TRIAL)
         return {"command": [_UNKNOWN_PROGRAM], "arguments": [f"--{name}={{{name}}}" for name in space]}
-    # The command of the container.
-    command = _read_items(source, (*container, "command"), replacements)
-    argument_items = _read_items(source, (*container, "args"), replacements)
+    command = _words(source, (*container, "command"), replacements)
+    argument_items = _words(source, (*container, "args"), replacements)
     if not command:
-        source.note(
-            f"runs the image's own program, which the file does not name: write it in place of {_UNKNOWN_PROGRAM}",
-            *container,
-        )
+        remark = "runs the image's own program, which the file does not name: write it in place of"
+        source.note(f"{remark} {_UNKNOWN_PROGRAM}", *container)
         command = [_UNKNOWN_PROGRAM]
-    variables = list(_environment(source, (*container, "env"), replacements))
-    if variables:
+    if variables := list(_environment(source, (*container, "env"), replacements)):
         command = ["env", *variables, *command]
     for name in space:
-        if not any(f"{{{name}}}" in item for item in [*command, *argument_items]):
+        if not any(f"{{{name}}}" in word for word in [*command, *argument_items]):
             source.note(f"no argument of the primary container uses {name}: write {{{name}}} where it belongs", *container)
     if kind not in _KINDS:
-        source.note(
-            f"of a {kind}, only this container runs as the trial; what the others pass to it must be written out", *container
-        )
-    # Where it runs.
+        remark = "only this container runs as the trial; what the others pass to it must be written out"
+        source.note(f"of a {kind}, {remark}", *container)
     resources = _resources(source, container)
     fields: dict[str, Any] = {"command": command, "arguments": argument_items, "resources": resources}
-    image = source.text(*container, "image")
-    if image:
+    if image := source.text(*container, "image"):
         source.note("must be built from trialplane's trial image: `platform image build`", *container, "image")
         fields = {"cluster": {"image": image}, **fields}
-    nodes = _nodes(source, kind, container)
     ranks_field = (*_TRIAL, "spec", "nprocPerNode")  # a number, or a word such as `auto`
     ranks = source.integer(*ranks_field) if str(source.look(*ranks_field)).isdigit() else None
     if ranks is not None or resources.get("gpus", 0) > 1:
         fields["ranks"] = ranks or 1  # by default, a job has a rank for each GPU
-    if nodes > 1:
+    if (nodes := _nodes(source, kind, container)) > 1:
         fields["nodes"] = nodes
     return fields
 
 
-def _read_items(source: Source, field: Place, replacements: Mapping[str, str]) -> list[str]:
-    """Return the items of a command or of arguments, with placeholders of a job in place of those of the template."""
-    is_text = isinstance(source.look(*field), str)  # Argo allows a text instead of a list
-    item_fields = [field] if is_text else [(*field, index) for index in source.indices(*field)]
-    return [_read_item(source, item_field, replacements) for item_field in item_fields]
+def _words(source: Source, field: Place, replacements: Mapping[str, str]) -> list[str]:
+    """Return the words of a command or of arguments, as `_with_placeholders` returns each of them."""
+    return [_with_placeholders(source, (*field, index), replacements) for index in source.indices(*field)]
 
 
 def _replacements(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
@@ -116,8 +106,8 @@ def _replacements(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
     return replacements
 
 
-def _read_item(source: Source, field: Place, replacements: Mapping[str, str]) -> str:
-    """Read a text, and return it with each `${trialParameters.NAME}` replaced, and with any other braces doubled.
+def _with_placeholders(source: Source, field: Place, replacements: Mapping[str, str]) -> str:
+    """Return the text at a path as a job's: `{lr}` for `${trialParameters.rate}`, and any other braces doubled.
 
     Args:
         source: The file.
@@ -140,24 +130,21 @@ def _read_item(source: Source, field: Place, replacements: Mapping[str, str]) ->
 def _primary_container(source: Source) -> Place | None:
     """Return the path of the primary container; None if there is no container.
 
-    It is the first container with the name of the primary container that uses a parameter of the template, or else the first
-    one with the name, or else one that uses a parameter, or else any.
+    It is the first one with the name of the primary container and a parameter of the template, or else the first one with
+    the name, or else the first one with a parameter, or else the first one.
     """
     name = source.text(*_TEMPLATE, "primaryContainerName")
-    containers = list(_containers(source.look(*_TRIAL), _TRIAL))
     accepted_names = (name, name.removeprefix("step-"))  # Tekton adds this prefix to the name of a step
-    named_containers = [
-        container
-        for container in containers
-        if name and (source.look(*container, "name") in accepted_names or container[-1] in accepted_names)
-    ]
-    parameterized = [container for container in containers if "${trialParameters." in str(source.look(*container))]
-    named_and_parameterized = [container for container in named_containers if container in parameterized]
-    ranked = [*named_and_parameterized, *named_containers, *parameterized, *containers]
-    if not ranked:
-        return None
-    source.mark_read(*ranked[0], "name")
-    return ranked[0]
+
+    def preference(container: Place) -> tuple[bool, bool]:
+        """Return whether a container has the name, and whether it uses a parameter."""
+        is_named = name != "" and source.look(*container, "name") in accepted_names
+        return is_named, "${trialParameters." in str(source.look(*container))
+
+    primary = max(_containers(source.look(*_TRIAL), _TRIAL), key=preference, default=None)
+    if primary is not None:
+        source.mark_read(*primary, "name")
+    return primary
 
 
 def _containers(value: Any, field: Place) -> Iterator[Place]:
@@ -186,7 +173,7 @@ def _environment(source: Source, field: Place, replacements: Mapping[str, str]) 
         elif credentials.is_secret(name, value):
             source.skip(f"{name} looks like a secret, and everyone who may see a run sees its job", *value_field)
         else:
-            yield f"{name}={_read_item(source, value_field, replacements)}"
+            yield f"{name}={_with_placeholders(source, value_field, replacements)}"
 
 
 def _resources(source: Source, container: Place) -> dict[str, Any]:
@@ -196,23 +183,27 @@ def _resources(source: Source, container: Place) -> dict[str, Any]:
     for part in ("limits", "requests"):
         for key in source.keys(*fields, part):
             amount_field = (*fields, part, key)
-            if key == "cpu" and (cores := values.cores(search.scalar(source.text(*amount_field)))) is not None:
+            amount = source.text(*amount_field)
+            cores = values.cores(search.scalar(amount)) if key == "cpu" else None  # 500m is 0.5
+            if cores is not None:
                 resources.setdefault("cpus", cores)
-            elif key == "memory" and values.multiply(memory := source.text(*amount_field), 1) is not None:  # 4Gi
-                resources.setdefault("memory", memory)
+            elif key == "memory" and values.multiply(amount, 1) is not None:  # an amount that a job understands, as 4Gi
+                resources.setdefault("memory", amount)
             elif key == "nvidia.com/gpu":
                 resources.setdefault("gpus", source.integer(*amount_field) or 0)
             else:
-                source.skip(
-                    "a trial has cores, memory and GPUs; `cluster.gpu_resource` names another kind of GPU", *amount_field
-                )
+                reason = "a trial has cores, memory and GPUs; `cluster.gpu_resource` names another kind of GPU"
+                source.skip(reason, *amount_field)
     return resources
 
 
 def _nodes(source: Source, kind: str, container: Place) -> int:
     """Return the number of nodes of a trial. Add a note if the framework's nodes do not find each other here.
 
-    The containers of other replicas that run the same program are marked as read.
+    Args:
+        source: The file.
+        kind: Kind of the trial, such as `PyTorchJob`.
+        container: Path of the primary container. Those of other replicas with the same program are marked as read.
     """
     if kind == "TrainJob":
         return source.integer(*_TRIAL, "spec", "trainer", "numNodes") or 1
@@ -254,23 +245,20 @@ def with_script(job: dict[str, Any], scripts: Mapping[str, str], source: Source)
         scripts: Texts of the Python files in the same folder, by name.
         source: The file, for notes.
     """
-    prefix = list(itertools.takewhile(lambda item: item == "env" or "=" in item, job["command"]))  # `env NAME=VALUE`
-    command = job["command"][len(prefix) :]
-    starts_python = len(command) > 1 and re.fullmatch(r"(?:/\S+/)?python[\d.]*", command[0])  # /usr/bin/python3.11
-    named_script = command[1] if starts_python else ""
-    script = named_script.removeprefix("./")
-    if named_script.startswith("/"):
-        script = posixpath.basename(named_script)
-        if script in scripts:
-            reason = f"{named_script} lies in the image there; {script} beside the file travels with the run here"
+    variables = list(itertools.takewhile(lambda item: item == "env" or "=" in item, job["command"]))  # env LR=0.1
+    command = job["command"][len(variables) :]
+    file = command[1] if len(command) > 1 else ""
+    starts_python = file and re.fullmatch(r"(?:/\S+/)?python[\d.]*", command[0])  # /usr/bin/python3.11
+    script = posixpath.basename(file) if file.startswith("/") else file.removeprefix("./")
+    if not starts_python or script not in scripts:
+        if "." in file and not file.startswith(("/", "-")):
+            reason = f"{file} lies in the image's folder there; the command runs in a copy of the job's folder here"
             source.note(reason, *_TRIAL)
-    if script in scripts and prefix:
-        return {**job, "command": [*prefix, command[0], script, *command[2:]]}, [script]
-    if script in scripts:
-        other_fields = {key: value for key, value in job.items() if key not in ("command", "arguments")}
-        return {**other_fields, "script": script, "arguments": [*command[2:], *job["arguments"]] or "none"}, [script]
-    is_relative_file = len(command) > 1 and "." in command[1] and not command[1].startswith(("/", "-"))
-    if is_relative_file:
-        reason = f"{command[1]} lies in the image's folder there; the command runs in a copy of the job's folder here"
+        return job, []
+    if file.startswith("/"):
+        reason = f"{file} lies in the image there; {script} beside the file travels with the run here"
         source.note(reason, *_TRIAL)
-    return job, []
+    if variables:
+        return {**job, "command": [*variables, command[0], script, *command[2:]]}, [script]
+    other_fields = {key: value for key, value in job.items() if key not in ("command", "arguments")}
+    return {**other_fields, "script": script, "arguments": [*command[2:], *job["arguments"]] or "none"}, [script]
