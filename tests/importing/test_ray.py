@@ -165,7 +165,7 @@ def test_a_grid_is_one(loaded) -> None:
     [
         ("search_alg=OptunaSearch()", "tpe", ""),
         ("search_alg=ConcurrencyLimiter(BayesOptSearch(), max_concurrent=3)", "tpe", ""),
-        ("search_alg=Oracle()", "tpe", "Oracle has no counterpart"),
+        ("search_alg=Oracle()", "tpe", "'Oracle' has no counterpart"),
         ("scheduler=PopulationBasedTraining(a=1)", "random", "population based training is not a pruner"),
         ("scheduler=MedianStoppingRule(min_samples_required=3)", "random", ""),
     ],

@@ -98,6 +98,32 @@ _REASONS = {
 }
 
 
+class _Searcher(NamedTuple):
+    """The searcher of a search.
+
+    Attributes:
+        sampler: Sampler of the job.
+        parallel: Number of trials at the same time. None if the searcher does not limit it.
+        space_function: Name of the function that defines the space. "" if the searcher gets none.
+    """
+
+    sampler: dict[str, Any]
+    parallel: int | None
+    space_function: str
+
+
+class _Trainable(NamedTuple):
+    """The function or class that a trial calls.
+
+    Attributes:
+        name: Its name. "" if the file does not name it.
+        partial_text: Text of a `partial` of it, for another module. "" if nothing is bound to it.
+    """
+
+    name: str
+    partial_text: str = ""
+
+
 def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     """Return the job of a search.
 
@@ -111,14 +137,14 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     """
     tree = _parse(text, name)
     source, paths = _read_call(tree, name)
-    for call_field in ((), paths.settings, ("run_config",)):
-        source.mark_read(*call_field, CALL)
+    file_name, module = PurePath(name).name, _module_name(name)
+    defined_names = tune_call.module_names(tree)
     # What is searched, and how.
-    searcher, scheduler = (*paths.settings, "search_alg"), (*paths.settings, "scheduler")
-    sampler, parallel, space_function = _sampler(source, searcher)
+    searcher = _searcher(source, (*paths.settings, "search_alg"))
+    sampler = searcher.sampler
     parameters, grids = _configuration(source, paths)
     space = parameters.space
-    if grids and len(grids) == len(space) and source.look(*searcher) is None:
+    if grids and len(grids) == len(space) and source.look(*paths.settings, "search_alg") is None:
         sampler = {"name": "grid"}
     else:  # a job's grid needs choices for all parameters
         for grid_field in grids.values():
@@ -126,49 +152,43 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     objectives = _objectives(source, paths.settings, _other_metric(tree))
     grid_values = [space[parameter]["choices"] for parameter in grids]
     trials = _trials(source, (*paths.settings, "num_samples"), grid_values, sampler, space)
-    # What a trial calls.
+    # What a trial calls, and when it ends.
     resources, trainable_field = _trial_resources(source, paths.trainable)
-    function, partial_text = _trainable(source, trainable_field, _registered(tree))
-    defined_names = tune_call.module_names(tree)
-    _check_function(source, function, naming.imported(tree), defined_names)
-    module = _module_name(name)
-    if partial_text and _searches_on_import(tree):
-        source.refuse("would start its search when a trial imports it: put that below `if __name__ == '__main__':`")
-    # When it ends.
-    pruner = _pruner(source, scheduler)
-    stop, budget = _stop_rules(source, scheduler, paths.stop)
-    is_class = any(isinstance(node, ast.ClassDef) and node.name == function for node in tree.body)
+    trainable = _trainable(source, trainable_field, tree, defined_names)
+    stop, budget = _stop_rules(source, (*paths.settings, "scheduler"), paths.stop)
+    is_class = any(isinstance(node, ast.ClassDef) and node.name == trainable.name for node in tree.body)
     if is_class and not stop and not budget:
         source.note(f"a class without `stop` trains until its step returns done, here for {_LONGEST_TRIAL} at most", CALL)
         budget["timeout"] = _LONGEST_TRIAL
     budget["time"] = source.number(*paths.settings, "time_budget_s")
-    checkpoints = {}
-    if _saves_checkpoints(tree):
-        source.note(
-            "saves checkpoints: with `checkpoints`, a paused, killed or lost trial continues from its newest one", CALL
-        )
-        checkpoints = {"grace": "30s"}
+    saves_checkpoints = _saves_checkpoints(tree)
+    if saves_checkpoints:
+        remark = "with `checkpoints`, a paused, killed or lost trial continues from its newest one"
+        source.note(f"saves checkpoints: {remark}", CALL)
+    entrypoint = f"ray:{module}:{trainable.name or 'FUNCTION'}"  # in place of FUNCTION, the user writes the name
+    files = {} if f"{module}.py" == file_name else {f"{module}.py": text}  # a copy that Python can import
+    if trainable.partial_text:
+        entrypoint = f"ray:{module}_trainable:trainable"
+        module_text = _TRAINABLE.format(name=file_name, module=module, text=trainable.partial_text)
+        files[f"{module}_trainable.py"] = module_text
+    has_space_function = searcher.space_function in defined_names
     job = {
         "kind": "hpo",
         "params": {name: value for name, value in parameters.params.items() if name not in space},
-        "space": space or (f"{module}:{space_function}" if space_function in defined_names else {}),
+        "space": space or (f"{module}:{searcher.space_function}" if has_space_function else {}),
         "objective": None if objectives[1:] else objectives[0],
         "objectives": objectives if objectives[1:] else None,
         "sampler": search.short_form(sampler),
-        "pruner": pruner,
+        "pruner": _pruner(source, (*paths.settings, "scheduler")),
         "trials": trials,
-        "parallel": source.integer(*paths.settings, "max_concurrent_trials") or parallel,
+        "parallel": source.integer(*paths.settings, "max_concurrent_trials") or searcher.parallel,
         "stop": stop,
         "budget": budget,
         "resources": resources,
         "ranks": 1 if resources.get("gpus", 0) > 1 else None,  # the function is called in one process
-        "entrypoint": f"ray:{module}_trainable:trainable" if partial_text else f"ray:{module}:{function or 'FUNCTION'}",
-        "checkpoints": checkpoints,
+        "entrypoint": entrypoint,
+        "checkpoints": {"grace": "30s"} if saves_checkpoints else None,
     }
-    file_name = PurePath(name).name
-    files = {} if f"{module}.py" == file_name else {f"{module}.py": text}  # a copy that Python can import
-    if partial_text:
-        files[f"{module}_trainable.py"] = _TRAINABLE.format(name=file_name, module=module, text=partial_text)
     return source.result(job, _REASONS, files=files, copies=[file_name])
 
 
@@ -187,7 +207,10 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, _Paths]:
         source.note(remark, *field)
     for call in calls[1:]:
         source.note(f"only the first search in the file is taken; that of line {call.lineno} is not")
-    return source, _TUNER if naming.last(calls[0].func) == "Tuner" else _RUN
+    paths = _TUNER if naming.last(calls[0].func) == "Tuner" else _RUN
+    for call_field in ((), paths.settings, ("run_config",)):
+        source.mark_read(*call_field, CALL)
+    return source, paths
 
 
 def _configuration(source: Source, paths: _Paths) -> tuple[search.Parameters, dict[str, Place]]:
@@ -207,21 +230,6 @@ def _configuration(source: Source, paths: _Paths) -> tuple[search.Parameters, di
     if source.look(*space_field) is not None:
         grids = _add_parameters(source, space_field, parameters, keys=())
     return parameters, grids
-
-
-def _check_function(source: Source, function: str, imported: Mapping[str, str], defined_names: Collection[str]) -> None:
-    """Refuse a trainable that is a class of Ray's, and add a note on one that a trial cannot import.
-
-    Args:
-        source: The file.
-        function: Name of the trainable in the file; "" if it has none, on which there is a note already.
-        imported: Full names of the objects that the file imports, by their names in it.
-        defined_names: Names that the file defines at its top level.
-    """
-    if imported.get(function, "").startswith("ray."):
-        source.refuse(f"{function} is a class of Ray's, and a trial calls a function: write a function(config) that uses it")
-    elif function and function not in defined_names:
-        source.note(f"{function} is not defined at the top level of the file, where a trial finds it: move it there", CALL)
 
 
 def _searches_on_import(tree: ast.Module) -> bool:
@@ -300,7 +308,7 @@ def starts_search(tree: ast.Module, statements: Sequence[ast.stmt]) -> bool:
     called_names = (
         naming.full(node.func, names) for node in naming.executed_nodes(tree, statements) if isinstance(node, ast.Call)
     )
-    return any(name.startswith("ray.") and (_is_search(name) or name.endswith(".run_experiments")) for name in called_names)
+    return any(name.startswith("ray.") and _is_search(name) for name in called_names)
 
 
 def _is_search(name: str) -> bool:
@@ -488,26 +496,21 @@ def _first_texts(source: Source, fields: Sequence[Place]) -> list[str]:
     return texts
 
 
-def _sampler(source: Source, field: Place) -> tuple[dict[str, Any], int | None, str]:
-    """Return the sampler of a searcher, the number of trials at the same time, and the name of a function with the space.
-
-    The number is None if the searcher does not limit it. The name is "" if the searcher gets no function that defines the
-    space.
-    """
+def _searcher(source: Source, field: Place) -> _Searcher:
+    """Return the searcher at a path, which may be in a ConcurrencyLimiter, or the name of its class."""
     parallel = None
     class_name = source.text(*field, CALL) if isinstance(source.look(*field), dict) else source.text(*field)
     if class_name == "ConcurrencyLimiter":
         parallel = source.integer(*field, "max_concurrent")
         field = (*field, "searcher")
         class_name = source.text(*field, CALL)
-    sampler = search.sampler(class_name) if class_name else {"name": "random"}
-    if sampler is None:
-        source.note(f"{class_name} has no counterpart; tpe is used", *field)
+    sampler = search.sampler_or_tpe(source, class_name, *field) if class_name else {"name": "random"}
     space = source.look(*field, "space")
     space_function = space.get("text", "") if isinstance(space, dict) else ""
-    if space_function.isidentifier():
-        source.mark_read(*field, "space")
-    return sampler or {"name": "tpe"}, parallel, space_function
+    if not space_function.isidentifier():
+        return _Searcher(sampler, parallel, "")
+    source.mark_read(*field, "space")
+    return _Searcher(sampler, parallel, space_function)
 
 
 def _pruner(source: Source, field: Place) -> Any:
@@ -611,15 +614,14 @@ def _trial_resources(source: Source, field: Place) -> tuple[dict[str, Any], Plac
     return resources, field
 
 
-def _trainable(source: Source, field: Place, registered: Mapping[str, str]) -> tuple[str, str]:
-    """Return the name of the function that a trial calls, and the text of a `partial` of it; "" if nothing is bound to it.
-
-    Both are "", with a note, if the file does not name a function.
+def _trainable(source: Source, field: Place, tree: ast.Module, defined_names: Collection[str]) -> _Trainable:
+    """Return what a trial calls. Add a note on what it cannot import from the file.
 
     Args:
         source: The file.
         field: Path of the trainable.
-        registered: Functions that the file registers, by the names that it gives them.
+        tree: Tree of the file.
+        defined_names: Names that the file defines at its top level.
     """
     value = source.take(*field)
     if _is_trainer(value):
@@ -627,24 +629,30 @@ def _trainable(source: Source, field: Place, registered: Mapping[str, str]) -> t
             "its function runs in one process: of ray.train, it may call report, get_checkpoint and get_context", *field
         )
         value = value["train_loop_per_worker"]
-    text = value.get("text", "") if isinstance(value, dict) else registered.get(str(value), "")
-    function, partial_text = text, ""
+    text = value.get("text", "") if isinstance(value, dict) else _registered(tree).get(str(value), "")
+    name, partial_text = text, ""
     if isinstance(value, dict) and value.get(CALL) in tune_call.BINDERS:
         bound_value, partial_text = value.get("function"), text
-        function = bound_value.get("text", "") if isinstance(bound_value, dict) else ""
-        if not partial_text and function.isidentifier():
-            definition = f"def NAME(config): return {function}(config, …)"
+        name = bound_value.get("text", "") if isinstance(bound_value, dict) else ""
+        if not partial_text and name.isidentifier():
+            definition = f"def NAME(config): return {name}(config, …)"
             source.refuse(
                 f"binds values that only running the file would show: write `{definition}` at its top level, and pass NAME",
                 *field,
             )
-    if not function.isidentifier():
-        description = f"{errors.shortened(function, 60)} is" if function else "the trainable is"
+    if not name.isidentifier():  # lambda config: 1
+        description = f"{errors.shortened(name, 60)} is" if name else "the trainable is"
         source.note(
             f"{description} not a function of this file by its name: define one, and name it in the entrypoint", *field
         )
-        return "", ""
-    return function, partial_text
+        return _Trainable("")
+    if partial_text and _searches_on_import(tree):
+        source.refuse("would start its search when a trial imports it: put that below `if __name__ == '__main__':`")
+    if naming.imported(tree).get(name, "").startswith("ray."):
+        source.refuse(f"{name} is a class of Ray's, and a trial calls a function: write a function(config) that uses it")
+    elif name not in defined_names:
+        source.note(f"{name} is not defined at the top level of the file, where a trial finds it: move it there", CALL)
+    return _Trainable(name, partial_text)
 
 
 def _resources(source: Source, field: Place) -> dict[str, Any]:
