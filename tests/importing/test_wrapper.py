@@ -131,7 +131,7 @@ def test_the_python_commands_are_those_to_type_where_the_shell_script_is_called(
         ("(python a.py --tag '(' --lr 0.1)", ["python a.py --tag '(' --lr 0.1"]),
         ("a)\npython b.py", ["python b.py"]),
         (r"find c -exec python a.py --config {} \;", [r"find c -exec python a.py --config {} \;"]),
-        ("out=$(python a.py --lr 0.1)", ["out=$(python a.py --lr 0.1)"]),
+        ("out=$(python a.py --lr 0.1)", []),
     ],
 )
 def test_the_python_commands_are_whole_with_separators_in_quotation_marks_and_in_subshells(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import getopt
 import graphlib
-import itertools
 import os
 import re
 import shlex
@@ -32,19 +31,9 @@ _INTERPOLATION = re.compile(r"(?<!\\)\$\{(.*?)\}")  # ${train.lr}, and not \${HO
 _INDEX = re.compile(r"\[(.*?)\]")  # layers[0]
 # Names of stages that are likely to print a metric, if none of them declares one.
 _TRAINS = re.compile(r"train(?!_?test)|fit|eval|(?<!train_)(?<!train)test|valid|score|metric|tune", re.IGNORECASE)
-# Syntax for which a command must run in a subshell of its own, as DVC runs each command in a shell of its own: several
-# commands, and builtins that change or end the shell, perhaps behind an assignment or in quotes.
-_NEEDS_SUBSHELL = re.compile(
-    r"""[|&;<#\n]|^(?:\w+=|[\\"'$!]|(?:\.|alias|builtin|cd|command|declare|enable|eval|exec|exit|export|hash|kill|logout|"""
-    r"""popd|pushd|readonly|return|set|shift|shopt|source|suspend|time|trap|typeset|ulimit|umask|unalias|unset)(?!\S))"""
-)
-_LONGEST_COMMAND = 100_000  # characters; Linux allows 131,072 bytes in an argument
-_MOST_STAGES, _MOST_VARIABLES = 1_000, 100
-_MOST_INTERPOLATIONS = 20_000
-_MOST_CHARACTERS = 2**18  # characters of a pipeline; aliases can repeat parts of it for each stage
-_MOST_LEVELS = 50  # folders above a path that count
-_MOST_CANDIDATES = 1_000  # names that are compared with an unknown one
-_LONGEST_VALUE = 1_000  # characters of a value in a path
+# A command that can run in the same shell as others. Any other gets a shell of its own, as DVC runs each command: it may
+# change or end its shell, as `cd data` or `set -e; python train.py` do.
+_PLAIN_COMMAND = re.compile(r"python[^|&;<#\n]*")
 _REPOSITORY = r"mkdir -p .dvc && printf '[core]\n    no_scm = true\n' > .dvc/config"
 _TEMPLATES = ("foreach", "matrix")  # keys of a stage that stands for several
 _RUNS = (("repro",), ("exp", "run"), ("experiments", "run"), ("exp", "r"))
@@ -246,12 +235,9 @@ class _Pipeline:
     """The stages of a pipeline. Issues are collected, and raised together before they could cause others."""
 
     def __init__(self, text: str, name: str, files: Files, command: Command) -> None:
-        if len(text) > _MOST_CHARACTERS:
-            raise SpecError([Issue(("file",), f"has more than {_MOST_CHARACTERS:,} characters", source=name)])
         self._source = document.parse(text, name)
         self._text, self._files, self._command = text, files, command
         self._issues: list[Issue] = []
-        self._interpolations = 0  # number of values ${…} that were read so far, which is limited
         self._notes: list[str] = []
         self._data: dict[str, dict[str, Any]] = {}  # of each file of parameters that was read
         self._path_names: set[str] = set()  # parameters that are parts of paths
@@ -262,8 +248,6 @@ class _Pipeline:
         fields_by_stage = data.get("stages")
         if not isinstance(fields_by_stage, dict) or not fields_by_stage:
             self._refuse("has no stages, and a job needs a stage with `cmd`", "stages")
-        elif len(fields_by_stage) > _MOST_STAGES:
-            self._refuse(f"has more than {_MOST_STAGES:,} stages", "stages")
         self._raise_issues()
         shared_values: list[Mapping[str, Any]] = [self._read_data(PARAMS, "stages")] if self._files.exists(PARAMS) else []
         shared_values += self._variables(data.get("vars"), ".", "vars")
@@ -274,19 +258,15 @@ class _Pipeline:
         metrics = self._paths(data.get("metrics"), ".", shared_values, number_text="*")
         self._raise_issues()
         # What they read and write.
-        self._writers: dict[str, str] = {}  # path → stage that writes it
-        for stage in self._stages.values():
-            self._writers |= dict.fromkeys(stage.outs, stage.name)
+        self._writers = {path: stage.name for stage in self._stages.values() for path in stage.outs}
         self._metrics: dict[str, list[str]] = {}  # stage → files of the top-level `metrics` that it writes; "" → of no stage
         for path in metrics:
-            paths = (path, *_parents(path))  # a stage may write a folder above it
-            writer = next((self._writers[written_path] for written_path in paths if written_path in self._writers), "")
-            self._metrics.setdefault(writer, []).append(path)
+            writers = [self._writers[name] for name in (path, *_parents(path)) if name in self._writers]
+            self._metrics.setdefault(writers[0] if writers else "", []).append(path)
         self._before = _stages_before(self._stages.values())
 
     def script(self, requested: Collection[str]) -> Script:
         """Return the content of the pipeline for the command of the user; see `read`."""
-        # The stages to run.
         targets = self._targets()
         self._raise_issues()
         names = targets if self._command.is_alone else self._ordered(targets)
@@ -294,13 +274,12 @@ class _Pipeline:
         stages = [self._stages[name] for name in names if not self._stages[name].is_frozen]
         self._check(stages)
         self._raise_issues()
-        # Their command, and the file of parameters that trials rewrite.
-        sections = self._sections(stages)
+        used_names = self._used_names(stages)
         text, in_command = self._command_text(stages)
         self._raise_issues()
-        options_by_file = {file: self._options(file, names) for file, names in sections.items()}
+        options_by_file = {file: self._options(file, file_names) for file, file_names in used_names.items()}
         config = self._rewritten_file(options_by_file, requested)
-        # The parameters. One whose value is in a command is not searched in the file, unless the user sets it.
+        # One whose value is in a command is not searched in the file, unless the user sets it.
         set_values = self._command.values
         in_file = {
             option.name: option
@@ -359,11 +338,6 @@ class _Pipeline:
         line = self._source.nearest_line(field_path)
         self._issues.append(Issue(field_path, message, source=self._source.source, line=line))
 
-    def _hint(self, name: str, candidates: Iterable[str]) -> str:
-        """Return the hint for an unknown name; "" if so many were unknown that the issue is not shown."""
-        is_shown = len(self._issues) < errors.MOST_ISSUES
-        return errors.nearest(name, itertools.islice(candidates, _MOST_CANDIDATES)) if is_shown else ""
-
     def _raise_issues(self) -> None:
         """Raise an error with the issues, if there are any."""
         if self._issues:
@@ -411,9 +385,6 @@ class _Pipeline:
                 layers.append({key: data[key] for key in keys.split(",") if key in data} if keys else data)
             elif isinstance(item, dict):
                 layers.append(item)
-        if len(layers) > _MOST_VARIABLES:
-            self._refuse(f"has more than {_MOST_VARIABLES} entries", *field_path)
-            return []
         return layers
 
     def _stage(self, name: str, fields: Any, shared_values: Sequence[Mapping[str, Any]]) -> _Stage:
@@ -474,33 +445,21 @@ class _Pipeline:
                     path = path[: path.index("${")].rpartition("/")[0]
                 if path:
                     paths.append(path if "://" in path else _join(folder, path))
-        return tuple(path for path in paths if path != "." and "\0" not in path)
+        return tuple(path for path in paths if path != ".")
 
     def _filled(self, text: str, values_for_names: Sequence[Mapping[str, Any]], *, number_text: str = "") -> str:
         """Return a path with the values of its interpolations; those without a value stay. See `_paths`."""
 
         def value_of(match: re.Match[str]) -> str:
             """Return the text of a value."""
-            name = self._interpolated_name(match)
+            name = _interpolated_name(match)
             value = _find(values_for_names, name)
-            if value is _MISSING or isinstance(value, (dict, list)) or len(str(value)) > _LONGEST_VALUE:
+            if value is _MISSING or isinstance(value, (dict, list)):
                 return match[0]
             self._path_names.add(name)
             return number_text if number_text and is_number(value) else _text(value)
 
         return _INTERPOLATION.sub(value_of, text).replace(r"\${", "${")
-
-    def _interpolated_name(self, match: re.Match[str]) -> str:
-        """Return the dotted name in an interpolation, and count the interpolation: layers.0 of `layers[0]`.
-
-        Raises:
-            SpecError: There are too many interpolations, as aliases of YAML can repeat some for each stage.
-        """
-        self._interpolations += 1
-        if self._interpolations > _MOST_INTERPOLATIONS:
-            self._refuse(f"have more than {_MOST_INTERPOLATIONS:,} interpolations", "stages")
-            self._raise_issues()
-        return _INDEX.sub(r".\1", match[1].strip())
 
     def _targets(self) -> list[str]:
         """Return the names of the stages that the user's command runs; [] after an issue.
@@ -513,7 +472,7 @@ class _Pipeline:
             if name not in self._stages:  # the target is a path
                 name = self._writers.get(_join(target), "")
             if not name:
-                self._refuse(f"there is no stage {target!r}; {self._hint(target, self._stages)}".rstrip("; "), "stages")
+                self._refuse(f"there is no stage {target!r}; {errors.nearest(target, self._stages)}".rstrip("; "), "stages")
             names.append(name)
         if names or self._issues:
             return names
@@ -565,79 +524,69 @@ class _Pipeline:
                     remedy = f"`dvc repro {writer}` writes it" if writer else "`dvc pull` gets it, if DVC tracks it"
                     self._refuse(f"{path} does not exist; {remedy}", "stages", stage.name, "deps")
 
-    def _sections(self, stages: Sequence[_Stage]) -> dict[str, list[str]]:
+    def _used_names(self, stages: Sequence[_Stage]) -> dict[str, list[str]]:
         """Return the names of values, or of mappings of values, that stages list or interpolate, by file.
 
         The name "" stands for all values of a file. If there are no names, these are all values of `params.yaml`.
         """
-        sections: dict[str, list[str]] = {}
+        used_names: dict[str, list[str]] = {}
         for stage in stages:
             # Names that the stage lists.
             for file, names in stage.params.items():
                 data = self._read_data(file, "stages", stage.name, "params")
                 for name in names if data else ():
                     if _look(data, name) is _MISSING:
-                        hint = self._hint(name, (key for key, _ in _flat(data)))
+                        hint = errors.nearest(name, (key for key, _ in _flat(data)))
                         self._refuse(f"{file} has no {name}; {hint}".rstrip("; "), "stages", stage.name, "params")
-                sections.setdefault(file, []).extend(names or [""])
+                used_names.setdefault(file, []).extend(names or [""])
             # Names in its commands.
             for match in _INTERPOLATION.finditer("\n".join(stage.commands)):
-                name = self._interpolated_name(match)
+                name = _interpolated_name(match)
                 for file, data in self._data.items():
                     if _look(data, name) is not _MISSING:
-                        sections.setdefault(file, []).append(name)
+                        used_names.setdefault(file, []).append(name)
             # A settings file among the dependencies is listed with all of its values.
             for path in stage.deps:
                 if path.endswith((".yaml", ".yml", ".toml")) and path not in self._writers:
-                    sections.setdefault(path, []).append("")
-        if not sections and self._files.exists(PARAMS):
-            sections[PARAMS] = [""]
-        return sections
+                    used_names.setdefault(path, []).append("")
+        if not used_names and self._files.exists(PARAMS):
+            used_names[PARAMS] = [""]
+        return used_names
 
-    def _options(self, file: str, sections: Collection[str]) -> tuple[Option, ...]:
-        """Return the values in a file that are in one of some sections, as options; () if it has no values.
+    def _options(self, file: str, used_names: Collection[str]) -> tuple[Option, ...]:
+        """Return the values in a file that stages use, as options; () if it has no values.
 
         Args:
             file: Path of the file.
-            sections: Names of the sections, as of `_sections`.
+            used_names: Names of its values or of mappings of them, see `_used_names`.
         """
         if not file.endswith(settings.SUFFIXES):
             return ()
         try:
             options = settings_options(self._files.read(file), file)
-        except (OSError, ValueError):  # it is a dependency, and no file of parameters
+        except (OSError, ValueError):  # a dependency may be no file of parameters
             return ()
         set_values = self._command.values_in(file)
         return tuple(
             dataclasses.replace(option, default=set_values.get(option.name, option.default))
             for option in options
-            if "" in sections or not {option.name, *_parents(option.name, ".")}.isdisjoint(sections)
+            if "" in used_names or not {option.name, *_parents(option.name, ".")}.isdisjoint(used_names)
         )
 
     def _command_text(self, stages: Sequence[_Stage]) -> tuple[str, dict[str, Option]]:
-        """Return the commands of stages as one command of the shell, with placeholders, and the options of these.
-
-        "" and {} after an issue of commands that are too long.
-        """
+        """Return the commands of stages as one command of the shell, with placeholders, and the options of these."""
         options: dict[str, Option] = {}
         pieces: list[str] = []
-        length = 0
         is_single = sum(len(stage.commands) for stage in stages) == 1
         for stage in stages:
             for raw_command in stage.commands:
                 text = self._with_placeholders(stage, raw_command, options)
-                is_alone = is_single and stage.folder == "."
-                if _NEEDS_SUBSHELL.search(raw_command) and not is_alone:
+                is_plain = _PLAIN_COMMAND.fullmatch(raw_command) is not None
+                if not is_plain and (not is_single or stage.folder != "."):
                     text = _in_subshell(text, raw_command)
                 if stage.folder != ".":
                     text = f"(cd {arguments.escaped(shlex.quote(stage.folder))} && {text})"
                 pieces.append(text)
-                length += len(text)
-                if length > _LONGEST_COMMAND:
-                    self._refuse(f"has more than {_LONGEST_COMMAND:,} characters of commands", "stages", stage.name, "cmd")
-                    return "", {}
-        if any("\0" in piece for piece in pieces):
-            self._refuse("have a null character in a command or its folder, which no program can get", "stages")
         if not pieces and not self._issues:
             self._refuse("has no commands to run: the stages are frozen, or `cmd` is empty", "stages")
         return " && ".join(pieces), options
@@ -650,38 +599,48 @@ class _Pipeline:
             command: The command.
             options: Options of placeholders, to which those of this command are added.
         """
-        pieces, copied, length = [], 0, 0  # pieces of the text, which stand for `command` up to the index `copied`
+        pieces, copied = [], 0  # pieces of the text, which stand for `command` up to the index `copied`
         quote = ""  # quotation mark that is open there
         for match in _INTERPOLATION.finditer(command):
-            name = self._interpolated_name(match)
-            value = _find(stage.values, name)
-            if value is _MISSING or isinstance(value, list):
-                self._refuse_interpolation(stage, match[0], name, value)
-                continue
-            # A mapping stands for a flag with each of its values.
-            leaves = _flat(value, f"{name}.") if isinstance(value, dict) else [(name, value)]
-            words = []
-            start, end = match.span()
-            quote = credentials.open_quote(command[copied:start], quote)
-            for key, leaf in leaves:
-                if credentials.is_secret(key, leaf):
-                    following = command[end : end + 1]
-                    text = credentials.reference(key, leaf, self._secrets, quote=quote, following=following)
-                else:
-                    text = self._placeholder(key, leaf, options)
-                words.append(text if key == name else _flag(key.removeprefix(f"{name}."), leaf, text))
-            pieces += [_literal(command[copied:start]), " ".join(filter(None, words))]
-            copied = end
-            length += len(pieces[-2]) + len(pieces[-1])
-            if length > _LONGEST_COMMAND:
-                break  # `_command_text` refuses it
+            text_before = command[copied : match.start()]
+            quote = credentials.open_quote(text_before, quote)
+            pieces += [_literal(text_before), self._interpolated_text(stage, match, quote, options)]
+            copied = match.end()
         return "".join([*pieces, _literal(command[copied:])])
+
+    def _interpolated_text(self, stage: _Stage, match: re.Match[str], quote: str, options: dict[str, Option]) -> str:
+        """Return the text in place of an interpolation in a command; "" after an issue.
+
+        Args:
+            stage: Stage of the command.
+            match: The interpolation.
+            quote: Quotation mark that is open before it, or "".
+            options: See `_with_placeholders`.
+        """
+        name = _interpolated_name(match)
+        value = _find(stage.values, name)
+        if value is _MISSING or isinstance(value, list):
+            self._refuse_interpolation(stage, match[0], name, value)
+            return ""
+        following = match.string[match.end() : match.end() + 1]
+
+        def value_text(key: str, leaf: Any) -> str:
+            """Return the text of the value, or of one of the values in a mapping."""
+            if credentials.is_secret(key, leaf):
+                return credentials.reference(key, leaf, self._secrets, quote=quote, following=following)
+            return self._placeholder(key, leaf, options)
+
+        if not isinstance(value, dict):
+            return value_text(name, value)
+        leaves = _flat(value, f"{name}.")  # a mapping stands for a flag with each of its values
+        flags = [_flag(key.removeprefix(f"{name}."), leaf, value_text(key, leaf)) for key, leaf in leaves]
+        return " ".join(filter(None, flags))
 
     def _refuse_interpolation(self, stage: _Stage, interpolation: str, name: str, value: Any) -> None:
         """Add an issue of an interpolation in a stage's command, whose value is a list or `_MISSING`."""
         text, hint = errors.shortened(interpolation, 60), ""
         if value is _MISSING:
-            hint = self._hint(name, (key for layer in stage.values for key, _ in _flat(layer)))
+            hint = errors.nearest(name, (key for layer in stage.values for key, _ in _flat(layer)))
         reason = "has no value" if value is _MISSING else "is a list, which a command cannot have"
         remedy = f"{hint or f'write it into {PARAMS}'}; for a variable of the shell write \\{text}"
         self._refuse(f"{text} {reason}; {remedy}", "stages", stage.name, "cmd")
@@ -703,7 +662,7 @@ class _Pipeline:
         options_by_file: Mapping[str, Sequence[Option]],
         config: str,
     ) -> None:
-        """Check that there are options, and those that the user's command sets, or names with a file.
+        """Check that there are options, and that the parameters that the user's command sets have an effect.
 
         Args:
             option_names: Names of the options.
@@ -719,15 +678,17 @@ class _Pipeline:
             return
         for name in {**self._command.values, **self._command.files}:
             file = self._command.files.get(name, PARAMS)
-            # Files in which stages list the parameter, and files that have it at all.
             listing_files = [
-                path for path, options in options_by_file.items() if name in [option.name for option in options]
+                path for path, options in options_by_file.items() if name in {option.name for option in options}
             ]
+            if file in listing_files and file == config:
+                continue
+            # Its value may be in a command or a path; but -S cannot replace an item of a list, so that it stays there.
             holding_files = [path for path, data in self._data.items() if _look(data, name) is not _MISSING]
             value = _look(self._data.get(file), name)
-            has_effect = self._command.values.get(name, value) == value  # it is in the data now, or a parameter to search
-            is_interpolated = has_effect and name in {*in_command, *self._literal_names, *self._path_names}
-            if (file in listing_files and file == config) or (is_interpolated and holding_files == [file]):
+            is_replaced = self._command.values.get(name, value) == value
+            is_interpolated = is_replaced and name in {*in_command, *self._literal_names, *self._path_names}
+            if is_interpolated and holding_files == [file]:
                 continue
             if file in listing_files or (is_interpolated and file in holding_files):
                 reason = (
@@ -761,11 +722,7 @@ class _Pipeline:
             self._notes.append(f"{', '.join(frozen)}: frozen, so trials take the outputs as they are")
 
 
-class _Missing:
-    """Type of `_MISSING`."""
-
-
-_MISSING = _Missing()  # of a parameter without a value
+_MISSING: Any = object()  # stands for the value of a parameter without one
 
 
 def _parse(text: str, name: str) -> Any:
@@ -788,10 +745,8 @@ def _join(*paths: str) -> str:
 
 def _parents(path: str, separator: str = "/") -> Iterator[str]:
     """Yield the folders above a path, or the names of the mappings above a value."""
-    for _ in range(_MOST_LEVELS):
-        path, has_parent, _ = path.rpartition(separator)
-        if not has_parent:
-            return
+    while separator in path:
+        path = path.rpartition(separator)[0]
         yield path
 
 
@@ -803,11 +758,16 @@ def _look(data: Any, name: str) -> Any:
             return data[name]  # of a Python file
         if isinstance(data, dict) and key in data:
             data = data[key]
-        elif isinstance(data, list) and key.isdecimal() and len(key) < 9 and int(key) < len(data):  # layers.0
+        elif isinstance(data, list) and key.isdecimal() and int(key) < len(data):  # layers.0
             data = data[int(key)]
         else:
             return _MISSING
     return data
+
+
+def _interpolated_name(interpolation: re.Match[str]) -> str:
+    """Return the dotted name in an interpolation: layers.0 of `${layers[0]}`."""
+    return _INDEX.sub(r".\1", interpolation[1].strip())
 
 
 def _find(layers: Sequence[Mapping[str, Any]], name: str) -> Any:

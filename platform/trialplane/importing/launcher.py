@@ -66,8 +66,8 @@ _VARIABLE = re.compile(r"\$\{(\w+):?[-=]([^${}`]+)\}")  # ${LR:-0.1}
 _ARGUMENT = re.compile(
     r"""^\s*(?:export\s+|local\s+)?(\w+)=["']?\$\{?(\d)(?::?-([^${}`]*))?\}?["']?\s*(?:#.*)?$""", re.MULTILINE
 )
-_TOKEN = re.compile(r"""(?:\\.|[^\s"'|&;<>]|"[^"]*"|'[^']*')+|&&|\|\||[|&;<>\n]""")  # a word of a command, or an operator
-_QUOTATION = re.compile(r"""(?:'[^']*'|"[^"]*")+""")
+# A word of a command, of which parts may be quoted or as $(date), or an operator.
+_TOKEN = re.compile(r"""(?:\\.|\$\([^()]*\)|[^\s"'|&;<>()]|"[^"]*"|'[^']*')+|&&|\|\||[|&;<>()\n]""")
 _SEPARATORS = ("&&", "||", "|", "&", ";", "\n")
 SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]")  # characters that only a shell understands
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)  # the word LR=0.1
@@ -154,39 +154,19 @@ def read(
             read.
     """
     file = PurePath(name)
-    # The parameters that it declares, in the form of its kind.
+    if is_makefile(file):
+        return _read_makefile(text, name)
     if file.name == _MLPROJECT:
         options, command = _read_mlproject(text, name)
         remedy = "an entry point needs `parameters:` and a command with {NAME}"
-    elif is_makefile(file):
-        options, command = _read_makefile(text, name)
-        if not options:  # otherwise trials run `make` with values for its variables
-            recipe_command = _recipe_command(text, target=command[-1])
-            if recipe_command.text:
-                line, secrets = credentials.extract(recipe_command.text)
-                script = parse_command_line(line, call=find_call(line))
-                notes = (*secret_notes(text, secrets), *filter(None, [recipe_command.remark]))
-                return dataclasses.replace(script, notes=notes)
-        remedy = (
-            "write LR ?= 0.1 at its top, and $(LR) in the recipe, for each value to search, or give them to make, as in "
-            "`platform init --from 'make train LR=0.1'`"
-        )
     elif loops := _loop_values(text):
         return _loop_script(text, file, loops)
     else:
         options, command = _read_shell_script(text, file)
         remedy = "write LR=${LR:-0.1}, or LR=${1:-0.1}, for each value to search"
-    # Values in the text of a shell script: those that are requested, and all numbers if there is nothing else to search.
-    keys, requested_keys = {_key(option.name) for option in options}, set(map(_key, requested))
-    lacks_space = not guess.space(options)  # nothing to search so far
-    text_options = tuple(
-        option
-        for option in _text_options(text, name)
-        if _key(option.name) not in keys and (_key(option.name) in requested_keys or (lacks_space and option.kind != "str"))
-    )
+    text_options = _replaceable_options(text, name, options, requested)
     if not options and not text_options:
-        remedy = "; or ".join(filter(None, (remedy, started_remedy(started_commands()))))
-        raise SpecError([Issue(("script",), f"has no parameters; {remedy}", source=name)])
+        raise _no_options_error(name, "; or ".join(filter(None, (remedy, started_remedy(started_commands())))))
     return Script(
         Style.COMMAND,
         (*options, *text_options),
@@ -195,6 +175,39 @@ def read(
         paths=tuple(dict.fromkeys(_PATH.findall(text))),
         notes=tuple(secret_notes(text)),
     )
+
+
+def _no_options_error(name: str, remedy: str) -> SpecError:
+    """Return the error for a launcher without parameters."""
+    return SpecError([Issue(("script",), f"has no parameters; {remedy}", source=name)])
+
+
+def _replaceable_options(text: str, name: str, declared: Sequence[Option], requested: Collection[str]) -> list[Option]:
+    """Return the values in the text of a shell script that trials replace in a copy of it; [] for another launcher.
+
+    They are the requested values, and all numbers if the script declares nothing that is worth a search.
+
+    Args:
+        text: Text of the launcher.
+        name: Its name.
+        declared: Parameters that it declares.
+        requested: Names of the parameters that the user wants to search.
+    """
+    if PurePath(name).suffix not in settings.SHELLS:
+        return []
+    declared_keys, requested_keys = {_key(option.name) for option in declared}, set(map(_key, requested))
+    needs_numbers = not guess.space(declared)
+    options = []
+    for value_name, value in settings.values(text, name).items():
+        if isinstance(value, str):  # `true` is a boolean, as it is for --space
+            option = Option(value_name, document.scalar(value, name))
+        else:
+            option = _option(value_name, str(value))
+        is_requested = _key(value_name) in requested_keys
+        is_number = option.kind != "str"
+        if _key(value_name) not in declared_keys and (is_requested or (needs_numbers and is_number)):
+            options.append(option)
+    return options
 
 
 def _split_words(text: str) -> list[str]:
@@ -323,32 +336,23 @@ def _simple_commands(text: str) -> Iterator[_SimpleCommand]:
     depth = 0  # subshells that are open before the current command
     words: list[_Word] = []
     start = opened = closed = 0  # see `_SimpleCommand`
-    balance = 0  # parentheses that are open in the current command, as of `$(date)`
     is_redirected = False  # whether the word follows `<` or `>`, as all words behind these do
     for token in (*_TOKEN.finditer(text), None):  # None ends the last command
         if token is None or token[0] in _SEPARATORS:
             yield _SimpleCommand(start=start, words=words, opened=opened, closed=closed)
             depth += opened - closed
-            words, opened, closed, balance, is_redirected = [], 0, 0, 0, False
+            words, opened, closed, is_redirected = [], 0, 0, False
             continue
-        word, end = token[0], token.end()
-        is_redirected = is_redirected or word in "<>"
-        is_descriptor = word.isdigit() and text[end : end + 1] == ">"  # the 2 of `2>log`
-        # Parentheses before the first word begin subshells.
-        if not words and not is_redirected:
-            word = word.lstrip("(")
-            start = end - len(word)
-            opened += start - token.start()
-        # Those at the end of a word end subshells, unless they close one that the command itself has opened.
-        unquoted = _QUOTATION.sub("", word)
-        balance += unquoted.count("(") - unquoted.count(")")
-        trailing = len(word) - len(word.rstrip(")"))
-        endings = min(-balance, trailing, depth + opened - closed)
-        if endings > 0:
-            word, end = word[:-endings], end - endings
-            balance, closed = balance + endings, closed + endings
-        if word and not is_redirected and not is_descriptor:
-            words.append(_Word("".join(_split_words(word)), end))
+        is_descriptor = token[0].isdigit() and text[token.end() : token.end() + 1] == ">"  # the 2 of `2>log`
+        if token[0] == "(" and not words:  # behind words, it is that of an array or a function
+            opened += 1
+        elif token[0] == ")" and depth + opened > closed:  # otherwise that of an array, a function or a `case`
+            closed += 1
+        elif token[0] in "<>":
+            is_redirected = True
+        elif token[0] not in "()" and not is_redirected and not is_descriptor:
+            start = start if words else token.start()
+            words.append(_Word(" ".join(_split_words(token[0])), token.end()))
 
 
 def _python_call(words: Sequence[str]) -> Call | None:
@@ -719,16 +723,6 @@ def _key(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def _text_options(text: str, name: str) -> Iterator[Option]:
-    """Yield the numbers and words in a shell script, which trials can replace in a copy; none for other launchers."""
-    if PurePath(name).suffix in settings.SHELLS:
-        for key, value in settings.values(text, name).items():
-            if isinstance(value, str):
-                yield Option(key, document.scalar(value, name))  # a boolean of --space is one here, too
-            else:
-                yield _option(key, str(value))
-
-
 def made_command(command: str, makefile: str) -> RecipeCommand:
     """Return the command with parameters that `make` or `make TARGET` stands for; an empty one for any other command.
 
@@ -739,9 +733,6 @@ def made_command(command: str, makefile: str) -> RecipeCommand:
     Args:
         command: Command line.
         makefile: Text of the Makefile; "" without one.
-
-    Raises:
-        SpecError: The target is a file that no rule makes, so make would run nothing.
     """
     match = _MAKE.fullmatch(command)
     if match is None or not makefile or has_parameters(command):
@@ -751,10 +742,7 @@ def made_command(command: str, makefile: str) -> RecipeCommand:
     names = [word for word in words if not _ASSIGNMENT.fullmatch(word)]
     targets = _targets(makefile)
     target = names[0] if names else next(iter(targets), "")
-    if len(names) > 1 or target.startswith("-"):
-        return RecipeCommand()
-    if target not in targets:
-        _check_made(target, makefile, command)
+    if len(names) > 1 or target not in targets:
         return RecipeCommand()
     if variables := _make_variables(makefile, target):
         defaults = {option.name: option.default for option in variables if option.name not in typed}
@@ -774,24 +762,6 @@ def makefile_command(makefile: str) -> RecipeCommand:
     target = _training_target(_targets(makefile))
     is_recipe = bool(target) and not _make_variables(makefile, target)
     return _recipe_command(makefile, target) if is_recipe else RecipeCommand()
-
-
-def _check_made(target: str, makefile: str, command: str) -> None:
-    """Check that a target without a rule of its own is no file, for which make runs nothing.
-
-    Raises:
-        SpecError: It is a file.
-    """
-    is_in_rule = re.search(
-        rf"^[^\t#=]*(?<![\w.-]){re.escape(target)}(?![\w.-])[^#=:]*:|%|^-?include\b", makefile, re.MULTILINE
-    )
-    if is_in_rule is None and Path(target).exists():
-        targets = _targets(makefile)
-        choice = errors.shortened(", ".join(targets) or "none", 200)
-        message = f"runs nothing: {target} is a file; the targets of the Makefile are {choice}"
-        shown_command = command.replace(f" {target}", f" {_training_target(targets) or 'TARGET'}")
-        remedy = f"give the one that trains, as in `platform init --from {shlex.quote(shown_command)}`"
-        raise SpecError([Issue(("command",), f"{message}; {remedy}", source=command)])
 
 
 def _targets(makefile: str) -> list[str]:
@@ -866,11 +836,14 @@ def _recipe_command(text: str, target: str, typed: Mapping[str, str] | None = No
     return RecipeCommand(command, remark=f"`make {target}` also runs {shown_commands}, which trials leave out")
 
 
-def _read_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
-    """Return the first target of a Makefile with a name in `_TARGETS`: its numeric variables, and the command that makes it.
+def _read_makefile(text: str, name: str) -> Script:
+    """Return the command that makes the first target with a name in `_TARGETS`, and its parameters.
+
+    It is `make` with the numeric variables of the target, or without any a command of its recipe that has named numbers.
 
     Raises:
-        SpecError: No target has a name in `_TARGETS`. A target with another name could deploy or delete something.
+        SpecError: No target has a name in `_TARGETS`, as one with another name could deploy or delete something; or there
+            are no parameters.
     """
     targets = _targets(text)
     target = _training_target(targets)
@@ -879,8 +852,18 @@ def _read_makefile(text: str, name: str) -> tuple[list[Option], list[str]]:
         remedy = "name the one that trains: `platform init --from 'make TARGET LR=0.1'`"
         message = f"has no target {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}{choice}; {remedy}"
         raise SpecError([Issue(("script",), message, source=name)])
-    options = _make_variables(text, target)
-    return options, ["make", target, *(f"{option.name}={{{option.name}}}" for option in options)]
+    if options := _make_variables(text, target):
+        command = ("make", target, *(f"{option.name}={{{option.name}}}" for option in options))
+        paths = tuple(dict.fromkeys(_PATH.findall(text)))
+        return Script(Style.COMMAND, tuple(options), command=command, paths=paths, notes=tuple(secret_notes(text)))
+    recipe_command = _recipe_command(text, target)
+    if not recipe_command.text:
+        remedy = "write LR ?= 0.1 at its top, and $(LR) in the recipe, for each value to search, or give them to make, as in"
+        raise _no_options_error(name, f"{remedy} `platform init --from 'make train LR=0.1'`")
+    line, secrets = credentials.extract(recipe_command.text)
+    script = parse_command_line(line, call=find_call(line))
+    notes = (*secret_notes(text, secrets), *filter(None, [recipe_command.remark]))
+    return dataclasses.replace(script, notes=notes)
 
 
 def _first_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
