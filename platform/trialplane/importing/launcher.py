@@ -384,19 +384,15 @@ def _console_call(words: Sequence[str]) -> Call | None:
         return None
     environment_folder = Path(sys.executable).parent
     file = shutil.which(program, path=os.pathsep.join([str(environment_folder), os.environ.get("PATH", "")]))
-    beginning = None if file is None else _CONSOLE_SCRIPT.match(_beginning(Path(file)))
-    if file is None or beginning is None or Path(beginning[1]).parent != environment_folder:
-        return None  # also if it is of another environment
-    return Call(str(Path(file).absolute()), arguments=tuple(script_arguments))
-
-
-def _beginning(file: Path) -> str:
-    """Return the first 2,000 characters of a file; "" if it cannot be read."""
+    if file is None:
+        return None
     try:
-        with file.open("rb") as stream:
-            return stream.read(2000).decode(errors="replace")
-    except OSError:
-        return ""
+        with Path(file).open("rb") as stream:
+            beginning = _CONSOLE_SCRIPT.match(stream.read(2000).decode(errors="replace"))
+    except OSError:  # this user may not read it
+        return None
+    is_installed_here = beginning is not None and Path(beginning[1]).parent == environment_folder
+    return Call(str(Path(file).absolute()), arguments=tuple(script_arguments)) if is_installed_here else None
 
 
 def _leading_words(words: Sequence[str]) -> list[str]:
@@ -616,8 +612,39 @@ def _loop_script(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]
     Raises:
         SpecError: No command uses the variables of the loops.
     """
-    # Values of variables. That of a loop's variable is a parameter of the command line, as {lr=0.1}.
-    variables = {name: f"{{{name}={values[0]}}}" for name, values in loops.items()}
+    command_line = _command_of_loops(text, {name: f"{{{name}={values[0]}}}" for name, values in loops.items()})
+    if not command_line:
+        raise SpecError([Issue(("script",), "has loops whose variables no command uses", source=str(file))])
+    command_line, secrets = credentials.extract(command_line)
+    call = find_call(command_line)
+    if call is not None:  # its arguments get the first values of the loops
+        call = dataclasses.replace(call, arguments=tuple(_NAMED.sub(r"\2", word) for word in call.arguments))
+    script = parse_command_line(command_line, call=call)
+    # The values of a loop become choices.
+    options = []
+    for option in script.options:
+        values = loops.get(option.name, ())
+        options.append(dataclasses.replace(option, choices=values) if len(values) > 1 else option)
+    words = list(script.command)
+    if command_line.startswith("cd "):  # then words are `bash -c COMMAND $0`, and `cd $(dirname $0)` needs the script's name
+        words[3:] = [file.name]
+    return dataclasses.replace(
+        script,
+        options=tuple(options),
+        command=tuple(words),
+        paths=tuple(dict.fromkeys(_PATH.findall(text))),
+        notes=tuple(secret_notes(text, secrets)),
+    )
+
+
+def _command_of_loops(text: str, loop_values: Mapping[str, str]) -> str:
+    """Return the commands in the loops of a shell script as one command line; "" if none uses a variable of a loop.
+
+    Args:
+        text: Text of the script.
+        loop_values: Text in place of each variable of a loop, such as `{lr=0.1}`.
+    """
+    variables = dict(loop_values)
     exports: list[str] = []  # assignments before each command
     folder_changes: list[str] = []  # the `cd` commands
     commands: list[str] = []  # those that use variables of the loops
@@ -632,33 +659,11 @@ def _loop_script(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]
         elif not _NO_PROGRAM.match(line):
             without_redirections = re.sub(r"\s*(?:>|2>|\||;|&\s*$).*", "", line).strip()
             command = with_variable_values(without_redirections, variables)
-            if any(f"{{{name}=" in command for name in loops):
+            if any(value in command for value in loop_values.values()):
                 commands.append(command)
-    if not commands:
-        raise SpecError([Issue(("script",), "has loops whose variables no command uses", source=str(file))])
-    # One command line of all of them.
     prefix = "".join(exports)
-    command_line = " && ".join([*folder_changes, *(prefix + command for command in dict.fromkeys(commands))])
-    command_line, secrets = credentials.extract(command_line)
-    call = find_call(command_line)
-    if call is not None:  # its arguments get the first values of the loops
-        call = dataclasses.replace(call, arguments=tuple(_NAMED.sub(r"\2", word) for word in call.arguments))
-    script = parse_command_line(command_line, call=call)
-    # The values of a loop become choices.
-    options = []
-    for option in script.options:
-        values = loops.get(option.name, ())
-        options.append(dataclasses.replace(option, choices=values) if len(values) > 1 else option)
-    words = list(script.command)
-    if folder_changes:  # words are `bash -c COMMAND $0`; a `cd $(dirname $0)` in the command needs the name of the script
-        words[3:] = [file.name]
-    return dataclasses.replace(
-        script,
-        options=tuple(options),
-        command=tuple(words),
-        paths=tuple(dict.fromkeys(_PATH.findall(text))),
-        notes=tuple(secret_notes(text, secrets)),
-    )
+    command_line = [*folder_changes, *(prefix + command for command in dict.fromkeys(commands))]
+    return " && ".join(command_line) if commands else ""
 
 
 def secret_notes(text: str, in_command: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
@@ -901,30 +906,29 @@ def _read_mlproject(text: str, name: str) -> tuple[list[Option], list[str]]:
 
     Both are empty if there is no such entry point, or if its command has a {NAME} that is not one of the parameters.
     """
-    data = document.parse(text, name).data
-    entry_points = data.get("entry_points") if isinstance(data, dict) else None
-    entry_points = entry_points if isinstance(entry_points, dict) else {}
-    entry_point = entry_points.get("main") or (next(iter(entry_points.values())) if len(entry_points) == 1 else None)
-    if not isinstance(entry_point, dict):
-        return [], []
-    command, parameters = entry_point.get("command"), entry_point.get("parameters")
-    if not isinstance(command, str) or not isinstance(parameters, dict):
-        return [], []
-    command, _ = credentials.extract(command)
-    options = list(_declared_options(parameters, command))
-    placeholder_names = set(re.findall(r"\{(\w+)\}", command))
-    if placeholder_names - {option.name for option in options}:  # placeholders that a job could not fill
+    match document.parse(text, name).data:
+        case {"entry_points": {"main": entry_point}}:
+            pass
+        case {"entry_points": dict(entry_points)} if len(entry_points) == 1:
+            [entry_point] = entry_points.values()
+        case _:
+            return [], []
+    match entry_point:
+        case {"command": str(raw_command), "parameters": dict(parameters)}:
+            command, _ = credentials.extract(raw_command)
+        case _:
+            return [], []
+    names = set(re.findall(r"\{(\w+)\}", command))
+    options = []
+    for parameter, declaration in parameters.items():
+        fields = declaration if isinstance(declaration, dict) else {"type": declaration}  # `lr: float` is a short form
+        if parameter in names:
+            is_required = "default" not in fields
+            declared_type = str(fields.get("type", ""))
+            options.append(_option(parameter, fields.get("default"), required=is_required, declared_type=declared_type))
+    if len(options) < len(names):
         return [], []
     return options, ["bash", "-c", command] if SHELL_SYNTAX.search(command) else shlex.split(command)
-
-
-def _declared_options(parameters: dict[str, Any], command: str) -> Iterator[Option]:
-    """Yield the parameters that an MLproject declares and its command uses, as options."""
-    for name, declaration in parameters.items():
-        fields = declaration if isinstance(declaration, dict) else {"type": declaration}  # `lr: float` is a short form
-        if f"{{{name}}}" in command:
-            declared_type = str(fields.get("type", ""))
-            yield _option(name, fields.get("default"), required="default" not in fields, declared_type=declared_type)
 
 
 def _option(name: str, default: Any, *, required: bool = False, declared_type: str = "") -> Option:
