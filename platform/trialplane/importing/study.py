@@ -18,8 +18,8 @@ from trialplane.job import options as optuna_options
 
 
 @dataclasses.dataclass(frozen=True)
-class _Library:
-    """A call by which a library other than Optuna searches.
+class _SearchCall:
+    """The form of a call by which a library other than Optuna searches.
 
     Attributes:
         arguments: Names of the first arguments.
@@ -38,9 +38,9 @@ class _Library:
     sampler: str = ""
 
 
-_HYPEROPT = _Library(("fn", "space", "algo", "max_evals"), trials="max_evals", metric="loss")
-_SKOPT = _Library(("func", "dimensions"), trials="n_calls", default_trials=100)
-_SKLEARN = _Library(
+_HYPEROPT = _SearchCall(("fn", "space", "algo", "max_evals"), trials="max_evals", metric="loss")
+_SKOPT = _SearchCall(("func", "dimensions"), trials="n_calls", default_trials=100)
+_SKLEARN = _SearchCall(
     ("estimator", "param_distributions"),
     trials="n_iter",
     default_trials=10,
@@ -48,8 +48,8 @@ _SKLEARN = _Library(
     direction="maximize",
 )
 _SKLEARN_GRID = dataclasses.replace(_SKLEARN, arguments=("estimator", "param_grid"), trials="", sampler="bruteforce")
-_BAYES_OPT = _Library(("f", "pbounds"), trials="", default_trials=30, metric="target", direction="maximize")
-_KERAS = _Library(
+_BAYES_OPT = _SearchCall(("f", "pbounds"), trials="", default_trials=30, metric="target", direction="maximize")
+_KERAS = _SearchCall(
     ("hypermodel", "objective", "max_trials"), trials="max_trials", default_trials=10, metric="objective", direction=""
 )
 _KERAS_HYPERBAND = dataclasses.replace(_KERAS, arguments=("hypermodel", "objective", "max_epochs"), trials="")
@@ -61,7 +61,7 @@ _KERAS_CALLS = {
 }
 _OPTUNA = {"OptunaSearchCV": dataclasses.replace(_SKLEARN, trials="n_trials")}
 # Library → last part of a call's full name → the call.
-_CALLS: Mapping[str, Mapping[str, _Library]] = {
+_CALLS: Mapping[str, Mapping[str, _SearchCall]] = {
     "hyperopt": {"fmin": _HYPEROPT},
     "sklearn": {
         "RandomizedSearchCV": dataclasses.replace(_SKLEARN, sampler="random"),
@@ -79,6 +79,9 @@ _CALLS: Mapping[str, Mapping[str, _Library]] = {
     "keras_tuner": _KERAS_CALLS,
     "kerastuner": _KERAS_CALLS,
 }
+
+
+_MOST_ASSIGNMENTS = 10  # of one name to another that are followed, as of `n = trials` and `trials = 20`
 
 
 def read(
@@ -106,15 +109,15 @@ def read(
     # Another library.
     has_parser = any(_is_method(call, "parse_args") for call in calls)
     conditional = _conditional_nodes(tree, dict(flags.typed(arguments, calls))) if has_parser else set()
-    library_calls = [call for call in calls if call not in conditional and _library(call, imported)]
-    library = _library(library_calls[0], imported) if library_calls else None
-    if library is None:
+    library_calls = [call for call in calls if call not in conditional and _known_form(call, imported)]
+    form = _known_form(library_calls[0], imported) if library_calls else None
+    if form is None:
         return {}
     loops = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While))]
     is_in_loop = any(node is library_calls[0] for loop in loops for node in ast.walk(loop))
     if len(library_calls) > 1 or is_in_loop:
         notes.append(f"only the search that starts first is taken (line {library_calls[0].lineno}), and not further ones")
-    return _library_job(library_calls[0], library, calls, values, notes)
+    return _library_job(library_calls[0], form, calls, values, notes)
 
 
 def _conditional_nodes(tree: ast.Module, options: Collection[str]) -> set[ast.AST]:
@@ -134,17 +137,14 @@ def is_search(call: ast.Call, imported: Mapping[str, str]) -> bool:
         call: The call.
         imported: Full names of the objects that the file imports, by their names in it.
     """
-    return _is_method(call, "optimize") or _library(call, imported) is not None
+    return _is_method(call, "optimize") or _known_form(call, imported) is not None
 
 
-def _library(call: ast.Call, imported: Mapping[str, str]) -> _Library | None:
-    """Return the call of `_CALLS` that a call in a script is; None if it is none of them."""
+def _known_form(call: ast.Call, imported: Mapping[str, str]) -> _SearchCall | None:
+    """Return the form of a call by which a library other than Optuna searches; None for any other call."""
     full_name = naming.full(call.func, imported)
     root, last_part = full_name.partition(".")[0], full_name.rpartition(".")[2]
     return _CALLS.get(root, {}).get(last_part)
-
-
-_MOST_ASSIGNMENTS = 10  # of one name to another that are followed, as of `n = trials` and `trials = 20`
 
 
 class _Values:
@@ -225,42 +225,58 @@ class _Values:
 
 
 def _library_job(
-    call: ast.Call, library: _Library, calls: Sequence[ast.Call], values: _Values, notes: list[str]
+    call: ast.Call, form: _SearchCall, calls: Sequence[ast.Call], values: _Values, notes: list[str]
 ) -> dict[str, Any]:
     """Return the fields of the job for a search by another library than Optuna.
 
     Args:
         call: Call of the library.
-        library: What is known about such a call.
+        form: Form of the call.
         calls: Calls in the script.
         values: Values of the script's variables.
         notes: Remarks for the user; see `read`.
     """
-    by_name = naming.arguments_by_name(call, *library.arguments)
-    metric, direction = library.metric, library.direction
+    by_name = naming.arguments_by_name(call, *form.arguments)
+    metric, direction = form.metric, form.direction
     if not direction:
         metric, direction = _keras_objective(by_name.get(metric), values, notes)
-    # The number of trials.
-    trials = values.value(by_name.get(library.trials)) if library.trials in by_name else library.default_trials
-    if library.sampler == "bruteforce":
-        trials = _grid_size(values.value(by_name["param_grid"])) if "param_grid" in by_name else None
-    for maximize in (other for other in calls if _is_method(other, "maximize")):  # of bayes_opt
-        counts_by_name = naming.arguments_by_name(maximize, "init_points", "n_iter")
-        counts = [5, 25]  # the defaults
-        for index, key in enumerate(("init_points", "n_iter")):
-            if key in counts_by_name:
-                counts[index] = values.value(counts_by_name[key])
-        trials = sum(counts) if all(isinstance(count, int) for count in counts) else None
-    if type(trials) is not int or trials < 1:
-        trials = search.DEFAULT_TRIALS
-        notes.append(f"the text of the script shows no number of trials, so `trials` is {trials}")
+    maximize_calls = [other for other in calls if _is_method(other, "maximize")] if form is _BAYES_OPT else []
+    if maximize_calls:
+        trials = _bayes_opt_trials(maximize_calls[-1], values)
+    elif form.sampler == "bruteforce":
+        trials = _grid_size(values.value(by_name.get("param_grid")))
+    else:
+        trials = values.value(by_name[form.trials]) if form.trials in by_name else form.default_trials
     return {
         "kind": "hpo",
         "entrypoint": "",
         "objective": {"metric": metric, "direction": direction},
-        **({"sampler": library.sampler} if library.sampler else {}),
-        "trials": trials,
+        **({"sampler": form.sampler} if form.sampler else {}),
+        "trials": _trials(trials, notes),
     }
+
+
+def _bayes_opt_trials(maximize: ast.Call, values: _Values) -> int | None:
+    """Return the number of trials of a call of `maximize` of bayes_opt; None if it is unknown."""
+    defaults = {"init_points": 5, "n_iter": 25}
+    by_name = naming.arguments_by_name(maximize, *defaults)
+    counts = [values.value(by_name[name]) if name in by_name else default for name, default in defaults.items()]
+    return sum(counts) if all(isinstance(count, int) for count in counts) else None
+
+
+def _trials(number: Any, notes: list[str], prefix: str = "") -> int:
+    """Return the number of trials that a script shows; for None or an impossible one the default, with a note.
+
+    Args:
+        number: The number.
+        notes: Remarks for the user; see `read`.
+        prefix: Beginning of the note.
+    """
+    if type(number) is int and number >= 1:
+        return number
+    default = search.DEFAULT_TRIALS
+    notes.append(f"{prefix}the text of the script shows no number of trials, so `trials` is {default}")
+    return default
 
 
 def _is_method(call: ast.Call, name: str) -> bool:
@@ -335,10 +351,6 @@ def _study_job(
         {"metric": metric, "direction": direction or "minimize"}
         for metric, direction in zip(metrics, directions, strict=True)
     ]
-    trials = values.value(optimize_arguments.get("n_trials"))
-    if type(trials) is not int or trials < 1:
-        trials = search.DEFAULT_TRIALS
-        notes.append(f"n_trials: the text of the script shows no number of trials, so `trials` is {trials}")
     # The function of a trial.
     stem = PurePath(name).stem
     importable_names = _importable_names(tree)
@@ -350,28 +362,29 @@ def _study_job(
         **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
         # A pruner matters only if trials ask it. Without one of the script's own, it is asha: Optuna's default finds less.
         **({"pruner": "asha"} if any(_is_method(call, "should_prune") for call in calls) else {}),
-        "trials": trials,
+        "trials": _trials(values.value(optimize_arguments.get("n_trials")), notes, prefix="n_trials: "),
     }
     # Other settings of the study and of the call.
     for field, choices in (("sampler", optuna_options.SAMPLERS), ("pruner", optuna_options.PRUNERS)):
         if field in study_arguments:
             job |= _component(field, values.resolve(study_arguments[field]), values, choices, notes)
-    if type(jobs := values.value(optimize_arguments.get("n_jobs"))) is int and jobs > 0:
-        job["parallel"] = jobs
-    if isinstance(seconds := values.value(optimize_arguments.get("timeout")), int | float) and 0 < seconds < math.inf:
+    parallel = values.value(optimize_arguments.get("n_jobs"))
+    if isinstance(parallel, int) and parallel > 0:  # -1 stands for all cores
+        job["parallel"] = parallel
+    seconds = values.value(optimize_arguments.get("timeout"))
+    if isinstance(seconds, int | float) and 0 < seconds < math.inf:
         job["budget"] = {"time": f"{max(1, int(seconds))}s"}
     if points := _enqueued_points(calls, values, notes):
         job["enqueue"] = points
     if "storage" in study_arguments:
         notes.append("storage: a run has a ledger; `platform export` writes it as an Optuna study")
-    # Further searches.
-    lines = {ast.unparse(call.args[0]): call.lineno for call in optimize_calls[1:] if call.args}  # by function
-    for text, line in lines.items():
-        if function is not None and text != ast.unparse(function):
-            remedy = f"; for that one: --set entrypoint=optuna:{stem}:{text}" if text in importable_names else ""
-            notes.append(
-                f"only the first search, of {ast.unparse(function)}, is taken, and not that of {text} (line {line}){remedy}"
-            )
+    # Further searches, by the text of their function.
+    lines = {ast.unparse(call.args[0]): call.lineno for call in optimize_calls[1:] if call.args}
+    taken = ast.unparse(function) if function is not None else ""
+    for other, line in lines.items():
+        if other != taken:
+            remedy = f"; for that one: --set entrypoint=optuna:{stem}:{other}" if other in importable_names else ""
+            notes.append(f"only the first search, of {taken}, is taken, and not that of {other} (line {line}){remedy}")
     return job
 
 
@@ -437,12 +450,10 @@ def _component(field: str, node: ast.expr, values: _Values, choices: Mapping[str
     if unreadable:
         notes.append(f"{field}: {', '.join(unreadable)} of {cls} cannot be read; write `{field}` into job.yaml")
     has_required = all(key in options for key, option in choices[name].options.items() if option.required)
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {} if seed is None else {"seed": seed}
     is_grid = name == "grid"  # whose options are the space of a job
     if not is_grid and has_required and not node.args:
         fields[field] = {"name": name, **options} if options else name
-    if seed is not None:
-        fields["seed"] = seed
     return fields
 
 
