@@ -247,22 +247,22 @@ class _Pipeline:
         data = self._source.data if isinstance(self._source.data, dict) else {}
         fields_by_stage = data.get("stages")
         if not isinstance(fields_by_stage, dict) or not fields_by_stage:
-            self._refuse("has no stages, and a job needs a stage with `cmd`", "stages")
-        self._raise_issues()
+            line = self._source.nearest_line(("stages",))
+            raise SpecError(
+                [Issue(("stages",), "has no stages, and a job needs a stage with `cmd`", source=name, line=line)]
+            )
         shared_values: list[Mapping[str, Any]] = [self._read_data(PARAMS, "stages")] if self._files.exists(PARAMS) else []
         shared_values += self._variables(data.get("vars"), ".", "vars")
-        self._stages = {
-            name: self._stage(name, fields, shared_values) for name, fields in dict(fields_by_stage or {}).items()
-        }
+        self._stages = {stage: self._stage(stage, fields, shared_values) for stage, fields in fields_by_stage.items()}
         # A number in the name of a file of metrics may differ between trials.
         metrics = self._paths(data.get("metrics"), ".", shared_values, number_text="*")
         self._raise_issues()
-        # What they read and write.
+        # Which stage writes a path, and which stages run before another.
         self._writers = {path: stage.name for stage in self._stages.values() for path in stage.outs}
         self._metrics: dict[str, list[str]] = {}  # stage → files of the top-level `metrics` that it writes; "" → of no stage
         for path in metrics:
-            writers = [self._writers[name] for name in (path, *_parents(path)) if name in self._writers]
-            self._metrics.setdefault(writers[0] if writers else "", []).append(path)
+            written_path = next((name for name in (path, *_parents(path)) if name in self._writers), "")
+            self._metrics.setdefault(self._writers.get(written_path, ""), []).append(path)
         self._before = _stages_before(self._stages.values())
 
     def script(self, requested: Collection[str]) -> Script:

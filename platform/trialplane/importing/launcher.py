@@ -66,8 +66,8 @@ _VARIABLE = re.compile(r"\$\{(\w+):?[-=]([^${}`]+)\}")  # ${LR:-0.1}
 _ARGUMENT = re.compile(
     r"""^\s*(?:export\s+|local\s+)?(\w+)=["']?\$\{?(\d)(?::?-([^${}`]*))?\}?["']?\s*(?:#.*)?$""", re.MULTILINE
 )
-# A word of a command, of which parts may be quoted or as $(date), or an operator.
-_TOKEN = re.compile(r"""(?:\\.|\$\([^()]*\)|[^\s"'|&;<>()]|"[^"]*"|'[^']*')+|&&|\|\||[|&;<>()\n]""")
+# An operator of the shell, such as `2>` or `&&`, or a word, of which parts may be quoted or as $(date).
+_TOKEN = re.compile(r"""\d?[<>]|&&|\|\||[|&;()\n]|(?:\\.|\$\([^()]*\)|[^\s"'|&;<>()]|"[^"]*"|'[^']*')+""")
 _SEPARATORS = ("&&", "||", "|", "&", ";", "\n")
 SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]")  # characters that only a shell understands
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)  # the word LR=0.1
@@ -92,10 +92,12 @@ class _Word(NamedTuple):
 
     Attributes:
         text: The word without quotation marks.
-        end: Position behind it in the command line.
+        start: Its position in the command line.
+        end: Position behind it.
     """
 
     text: str
+    start: int
     end: int
 
 
@@ -103,13 +105,11 @@ class _SimpleCommand(NamedTuple):
     """A command between two operators of the shell, such as `&&`, without redirections.
 
     Attributes:
-        start: Its position in the command line.
         words: Its words.
         opened: Number of subshells that begin before it: 2 for `((python train.py)`.
         closed: Number of subshells that end with it.
     """
 
-    start: int
     words: list[_Word]
     opened: int
     closed: int
@@ -324,8 +324,8 @@ def _calls(text: str, call_in: Callable[[Sequence[str]], Call | None]) -> Iterat
             exported = {**exported, **_assignments(words[1:])}
         elif (call := call_in(words)) is not None:
             variables = {**exported, **_assignments(_leading_words(words))}
-            end = command.words[-1].end
-            yield dataclasses.replace(call, folder=folder.as_posix(), start=command.start, end=end, variables=variables)
+            start, end = command.words[0].start, command.words[-1].end
+            yield dataclasses.replace(call, folder=folder.as_posix(), start=start, end=end, variables=variables)
         if command.closed:  # the command after a subshell runs in the folder before it
             folder, exported = subshells[-command.closed]
             del subshells[-command.closed :]
@@ -333,26 +333,34 @@ def _calls(text: str, call_in: Callable[[Sequence[str]], Call | None]) -> Iterat
 
 def _simple_commands(text: str) -> Iterator[_SimpleCommand]:
     """Yield the simple commands of a command line."""
-    depth = 0  # subshells that are open before the current command
+    depth = 0  # subshells that are open before the command
+    for is_separator, tokens in itertools.groupby(_TOKEN.finditer(text), lambda token: token[0] in _SEPARATORS):
+        if not is_separator:
+            command = _simple_command(tokens, depth)
+            depth += command.opened - command.closed
+            yield command
+
+
+def _simple_command(tokens: Iterable[re.Match[str]], depth: int) -> _SimpleCommand:
+    """Return the simple command of some tokens.
+
+    Args:
+        tokens: Words, parentheses, and operators of redirections.
+        depth: Number of subshells that are open before them.
+    """
     words: list[_Word] = []
-    start = opened = closed = 0  # see `_SimpleCommand`
-    is_redirected = False  # whether the word follows `<` or `>`, as all words behind these do
-    for token in (*_TOKEN.finditer(text), None):  # None ends the last command
-        if token is None or token[0] in _SEPARATORS:
-            yield _SimpleCommand(start=start, words=words, opened=opened, closed=closed)
-            depth += opened - closed
-            words, opened, closed, is_redirected = [], 0, 0, False
-            continue
-        is_descriptor = token[0].isdigit() and text[token.end() : token.end() + 1] == ">"  # the 2 of `2>log`
-        if token[0] == "(" and not words:  # behind words, it is that of an array or a function
-            opened += 1
-        elif token[0] == ")" and depth + opened > closed:  # otherwise that of an array, a function or a `case`
-            closed += 1
-        elif token[0] in "<>":
+    opened = closed = 0
+    is_redirected = False  # words behind `>` are left out
+    for token in tokens:
+        if token[0] == "(":
+            opened += not words  # behind a word, it is that of an array or a function: `sizes=(1 2)`
+        elif token[0] == ")":
+            closed += depth + opened > closed  # otherwise it is that of an array, a function or a `case`
+        elif token[0].endswith(("<", ">")):
             is_redirected = True
-        elif token[0] not in "()" and not is_redirected and not is_descriptor:
-            start = start if words else token.start()
-            words.append(_Word(" ".join(_split_words(token[0])), token.end()))
+        elif not is_redirected:
+            words.append(_Word(" ".join(_split_words(token[0])), *token.span()))
+    return _SimpleCommand(words, opened, closed)
 
 
 def _python_call(words: Sequence[str]) -> Call | None:

@@ -289,20 +289,24 @@ def _keras_objective(node: ast.expr | None, values: _Values, notes: list[str]) -
 
     Without either, the tuner minimizes the value that the model's function returns.
     """
-    if node is None or _is_none(node := values.resolve(node)):
+    node = values.resolve(node) if node is not None else None
+    if node is None or _is_none(node):
         return "val_loss", "minimize"
-    by_name = naming.arguments_by_name(node, "name", "direction") if isinstance(node, ast.Call) else {"name": node}
-    metric, mode = values.value(by_name.get("name")), values.value(by_name.get("direction"))
-    direction = {"min": "minimize", "max": "maximize"}.get(str(mode))
-    if isinstance(metric, str) and not isinstance(node, ast.Call):
-        direction = guess.direction(metric)
-    metric_text = metric if isinstance(metric, str) else "val_loss"
-    if metric != metric_text or direction is None:
-        notes.append(
-            f"objective: only running the script would show all of {ast.unparse(node)}, so the job has "
-            f"{metric_text}, {direction or 'minimize'}d; write `objective` into job.yaml"
-        )
-    return metric_text, direction or "minimize"
+    if isinstance(node, ast.Call):
+        by_name = naming.arguments_by_name(node, "name", "direction")
+        metric, mode = values.value(by_name.get("name")), values.value(by_name.get("direction"))
+        direction = {"min": "minimize", "max": "maximize"}.get(str(mode))
+    else:
+        metric = values.value(node)
+        direction = guess.direction(metric) if isinstance(metric, str) else None
+    if isinstance(metric, str) and direction is not None:
+        return metric, direction
+    assumed_metric, assumed_direction = metric if isinstance(metric, str) else "val_loss", direction or "minimize"
+    notes.append(
+        f"objective: only running the script would show all of {ast.unparse(node)}, so the job has "
+        f"{assumed_metric}, {assumed_direction}d; write `objective` into job.yaml"
+    )
+    return assumed_metric, assumed_direction
 
 
 def _grid_size(grid: Any) -> int | None:
@@ -465,18 +469,19 @@ def _studies(tree: ast.Module, optimize: ast.Call, calls: Sequence[ast.Call]) ->
     study_calls = [call for call in calls if naming.last(call.func) in ("create_study", "load_study")]
     assert isinstance(optimize.func, ast.Attribute)
     receiver = optimize.func.value  # `study` of `study.optimize(…)`
-    # The only one, even if it is in another function, such as one that returns the study.
-    studies = study_calls if len(study_calls) == 1 else []
-    # Those that are assigned to the receiver; the innermost function with an assignment is decisive.
+    if len(study_calls) == 1:  # even if it is in another function, such as one that returns the study
+        return study_calls
+    if isinstance(receiver, ast.Call) and receiver in study_calls:  # create_study().optimize(…)
+        return [receiver]
+    # Those that are assigned to the receiver, in the innermost function that assigns one to it.
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and optimize in ast.walk(node)]
-    for scope in (tree, *functions):
+    for scope in reversed([tree, *functions]):
         parts = {part for value in _assigned_values(scope, ast.unparse(receiver)) for part in ast.walk(value)}
-        studies = [call for call in study_calls if call in parts] or studies
-    # The receiver itself, as of `create_study().optimize(…)`.
-    if isinstance(receiver, ast.Call) and receiver in study_calls:
-        studies = [receiver]
-    studies = [call for call in studies if call.lineno <= optimize.lineno] or studies
-    return [call for call in studies if naming.last(call.func) == "create_study"] or studies
+        assigned = [call for call in study_calls if call in parts]
+        studies = [call for call in assigned if call.lineno <= optimize.lineno] or assigned
+        if studies:
+            return [call for call in studies if naming.last(call.func) == "create_study"] or studies
+    return []
 
 
 def _assigned_values(scope: ast.AST, target: str) -> Iterator[ast.expr]:
@@ -506,10 +511,10 @@ def _study_arguments(call: ast.Call, values: _Values) -> dict[str, ast.expr]:
 def _directions(call: ast.Call, values: _Values) -> tuple[str | None, ...]:
     """Return the directions of a study, with None for one that cannot be read. Optuna's default is minimize."""
     arguments = _study_arguments(call, values)
-    node = values.resolve(arguments["directions"]) if "directions" in arguments else ast.Constant(None)
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return tuple(_direction(element, values) for element in node.elts)
-    if not _is_none(node):
+    directions = values.resolve(arguments["directions"]) if "directions" in arguments else None
+    if isinstance(directions, (ast.List, ast.Tuple)):
+        return tuple(_direction(element, values) for element in directions.elts)
+    if directions is not None and not _is_none(directions):
         return (None,)
     if "direction" in arguments:
         return (_direction(arguments["direction"], values),)

@@ -242,13 +242,16 @@ class Reader:
 
     def _truth(self, test: ast.expr, field: Place) -> bool | None:
         """Return whether the test of a conditional expression is true; None if only a run would show it."""
-        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            inner = self._truth(test.operand, field)
-            return None if inner is None else not inner
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Eq, ast.NotEq)):
-            first, second = (self._data(node, field) for node in (test.left, *test.comparators))
-            is_known = not isinstance(first, (dict, list)) and not isinstance(second, (dict, list))
-            return (first == second) == isinstance(test.ops[0], ast.Eq) if is_known else None
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):  # not args.smoke_test
+                is_true = self._truth(operand, field)
+                return None if is_true is None else not is_true
+            case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq() as operator], comparators=[right]):  # args.x == "a"
+                sides = [self._data(left, field), self._data(right, field)]
+                if any(isinstance(side, (dict, list)) for side in sides):  # a dict stands for an unknown value
+                    return None
+                is_equal = sides[0] == sides[1]
+                return is_equal if isinstance(operator, ast.Eq) else not is_equal
         value = self._data(test, field)
         return None if isinstance(value, dict) else bool(value)
 

@@ -90,11 +90,11 @@ class _Scope:
         caller: _Scope | None = None,
     ) -> None:
         nodes = [*ast.walk(ast.Module([*statements], type_ignores=[]))]
-        self._assignments = assignments(nodes)
         self._arguments, self._caller = arguments, caller
+        self._assignments = assignments(nodes)
         self._changed_objects = _changed_objects(nodes)
-        self._unclear_names = _names_without_assignment(nodes)
-        self._unclear_names |= {*changes, *arguments} & self._assignments.keys()
+        # A name that also has a value in another way than by `name = value`.
+        self._unclear_names = _names_without_assignment(nodes) | ({*changes, *arguments} & self._assignments.keys())
 
     def find(self, name: ast.Name) -> _LocalValue | None:
         """Return the value of a name; None if the name is not local. Names that only stand for other names are followed.
@@ -102,13 +102,14 @@ class _Scope:
         Raises:
             _UnclearValueError: The name is local, but its value is not clear.
         """
-        if name.id not in {*self._assignments, *self._arguments, *self._unclear_names}:
+        is_local = name.id in {*self._assignments, *self._arguments, *self._unclear_names}
+        if not is_local:
             return None
         if name.id in self._arguments:
             value, scope = self._arguments[name.id], self._caller or self
         else:
             value, scope = last_value(self._assignments.get(name.id, ()), name.lineno), self
-        # A method changes no constant, and `folding` writes changes of a dict or list into it, or knows of them.
+        # No method changes a constant. Changes of a dict or list are in it by `folding`, or it is in `changes`.
         is_changed = name.id in self._changed_objects and not isinstance(value, (ast.Constant, ast.Dict, ast.List))
         if value is None or name.id in self._unclear_names or is_changed:
             raise _UnclearValueError
@@ -139,13 +140,19 @@ def _changed_objects(nodes: Sequence[ast.AST]) -> set[str]:
     """Return the names whose objects code may change: `k.width = 4`, `k["width"] = 4`, `k.load()`."""
     names = set()
     for node in nodes:
-        is_target = isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load)
-        changed = node.func if isinstance(node, ast.Call) else node if is_target else None
-        while isinstance(changed, (ast.Attribute, ast.Subscript)):
-            changed = changed.value
-            if isinstance(changed, ast.Name):
-                names.add(changed.id)
+        match node:
+            case ast.Attribute(value=target, ctx=ast.Store() | ast.Del()) | ast.Call(func=ast.Attribute(value=target)):
+                names.add(_root_name(target))
+            case ast.Subscript(value=target, ctx=ast.Store() | ast.Del()):
+                names.add(_root_name(target))
     return names
+
+
+def _root_name(node: ast.expr) -> str:
+    """Return the name at the beginning of an expression: `k` for `k.sizes["width"]`. "" if it begins with none."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 class _Replacement(ast.NodeTransformer):

@@ -157,8 +157,7 @@ def _pruner(source: Source) -> Any:
         source.refuse(f"must be 1 or more, not {brackets}", *field, "s")
         return None
     if min_iter is None and max_iter is not None:
-        # In W&B, the first bracket ends at max_iter / eta ** s. The limit of 30 keeps the power from growing without bound.
-        min_iter = max(1, max_iter // eta ** min(brackets or 1, 30))
+        min_iter = max(1, max_iter // eta ** (brackets or 1))  # the end of the first bracket in W&B
     pruner = {"name": "hyperband", "min_resource": min_iter or 1, "reduction_factor": eta}
     return pruner | ({"max_resource": max_iter} if max_iter else {})
 

@@ -111,7 +111,8 @@ def python_commands(text: str, shell_call: Call) -> list[str]:
     for command, call in launcher.python_commands(_read_text(text, shell_call)).items():
         folder = os.path.normpath(PurePath(shell_call.folder, call.folder))
         variables = {**shell_call.variables, **call.variables}
-        words = [f"{name}={shlex.quote(value)}" for name, value in variables.items() if f"{name}=" not in command]
+        missing_variables = {name: value for name, value in variables.items() if f"{name}=" not in command}  # not set there
+        words = [f"{name}={shlex.quote(value)}" for name, value in missing_variables.items()]
         words.append(command.replace(f' "{_ALL_ARGUMENTS}"', ""))
         command_line = " ".join(words if folder == "." else ["cd", shlex.quote(folder), "&&", *words])
         commands[credentials.extract(command_line)[0]] = None  # without secrets
@@ -128,7 +129,7 @@ def only_sets_up(text: str, shell_call: Call) -> bool:
         shell_call: Its call in the command line.
     """
     script_text = _read_text(text, shell_call)
-    for command in launcher.python_commands(script_text):  # with `cd FOLDER &&` before it, it becomes a harmless line
+    for command in launcher.python_commands(script_text):  # `cd src && python train.py` becomes the harmless `echo`
         script_text = re.sub(rf"(?:\bcd\s+[^\s$`|&;<>]+\s*&&\s*)?{re.escape(command)}", "echo", script_text, count=1)
     return all(_SETUP.fullmatch(line) or _sets_known_value(line) for line in script_text.splitlines())
 
@@ -209,8 +210,8 @@ def _with_all_arguments(line: str, words: Sequence[str]) -> str:
 
     def values_of(match: re.Match[str]) -> str:
         """Return the arguments from a position on, and `_ALL_ARGUMENTS`."""
-        position = int(match[1] or match[2] or 1)
-        return f'{shlex.join(words[max(position, 1) - 1 :])} "{_ALL_ARGUMENTS}"'
+        first = max(int(match[1] or match[2] or 1), 1)  # 2 for ${@:2}, and 1 for "$@" and $*
+        return f'{shlex.join(words[first - 1 :])} "{_ALL_ARGUMENTS}"'
 
     return _FURTHER_ARGUMENTS.sub(values_of, line)
 
