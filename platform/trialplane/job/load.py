@@ -195,20 +195,13 @@ def load_job(
 
     # At last the whole job, and the code that it names.
     judgment = verdict.judge(job_draft, has_objective, valid_paths=_valid_environment_paths(job_file, base_judgment))
-    has_default_arguments = bool(script) and job_draft.data.get("arguments") is None
-    if has_default_arguments and judgment.job is not None and reach.are_constants(judgment.job, folder):
-        # The script reads no arguments: parameters replace the constants with their names.
-        job_draft.set(("arguments",), arguments.GLOBALS, Origin(source))
-        judgment = verdict.judge(job_draft, has_objective)
-    elif has_default_arguments and judgment.job is not None and (field := reach.boolean_arguments(judgment.job, folder)):
-        job_draft.set(("arguments",), field, Origin(source))
-        judgment = verdict.judge(job_draft, has_objective)
-    elif has_default_arguments and judgment.job is not None and (file := reach.settings_file(judgment.job, folder)):
-        # The same for the values of a settings file, in which the parameters may have longer names.
-        sets = (*sets, f"arguments={json.dumps({'file': file})}")
-        return load_job(
-            folder, profile=profile, sets=sets, overrides=overrides, params=params, environ=environ, kind=kind, script=script
-        )
+    if script and judgment.job is not None and job_draft.data.get("arguments") is None:
+        field = reach.default_arguments(judgment.job, folder)
+        if field is not None:  # load all again, because parameters may be short for the names that a settings file has
+            sets = (*sets, f"arguments={json.dumps(field)}")
+            return load_job(
+                folder, profile=profile, sets=sets, overrides=overrides, params=params, environ=environ, kind=kind, script=script
+            )
     issues += judgment.issues
     issues += _code_issues(job_draft, judgment, folder)
     if issues or judgment.job is None:

@@ -88,10 +88,10 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
     if command:
         remedies = _command_remedies(command, (folder, *roots), fields)
     elif fields and script and (folder / script).is_file():
-        spots = _unread_spots(folder / script, (folder, *roots), fields)
-        if spots is not None:
-            in_files = _settings_clauses(folder / script, folder, fields.keys() - spots.keys())
-            remedies = {name: in_files.get(name) or _script_remedy(name, spots) for name in fields}
+        code = _code_without_arguments(folder / script, (folder, *roots), fields)
+        if code is not None:
+            in_files = code.file_clauses(fields.keys() - code.spots.keys())
+            remedies = {name: in_files.get(name) or _script_remedy(name, code.spots) for name in fields}
             remedies = {name: f"{script} reads no --{name}; {remedy}" for name, remedy in remedies.items()}
     for name, remedy in remedies.items():
         yield Issue((fields[name], name), f"has no effect, because it does not reach the program: {remedy}")
@@ -111,22 +111,6 @@ def _fire_subcommands(script: Path) -> list[str]:
                     names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
                     return sorted(names, key=lambda name: not _TRAINS.search(name))
     return []
-
-
-def are_constants(job: Job, folder: Path) -> bool:
-    """Return whether all parameters of a script are constants at its top level or in its main block, and no arguments.
-
-    Args:
-        job: The job, without packages.
-        folder: The job's folder.
-    """
-    names, script = {*job.params, *job.search.names}, getattr(job, "script", None)
-    if not names or job.search.function or not script or not (folder / script).is_file():
-        return False
-    file = next(_files(folder / script, (folder,)))
-    assignments = {} if file is None else arguments.first_assignments(file.tree)
-    has_constants = all(name in assignments and isinstance(assignments[name].value, ast.Constant) for name in names)
-    return has_constants and names <= set(_unread_spots(folder / script, (folder,), names) or ())
 
 
 def _command_remedies(command: Sequence[str], roots: Sequence[Path], names: Collection[str]) -> dict[str, str]:
@@ -162,51 +146,54 @@ def _script_remedy(name: str, spots: Mapping[str, arguments.Spot]) -> str:
 
 def reads_nothing(script: Path, roots: Sequence[Path]) -> bool:
     """Return whether a script certainly reads no parameters; see `issues`."""
-    return _unread_spots(script, roots, ()) is not None
+    return _code_without_arguments(script, roots, ()) is not None
 
 
-def settings_file(job: Job, folder: Path) -> str:
-    """Return the settings file that has all parameters of a script that reads no arguments; "" without one.
+def default_arguments(job: Job, folder: Path) -> Any:
+    """Return the field `arguments` with which a script gets its parameters if the user writes none; None for `--NAME=VALUE`.
+
+    - "globals", if all parameters are constants at the top level of a script that reads no arguments;
+    - `{"file": …}`, if all are in one settings file of such a script;
+    - `{"items": …, "booleans": …}`, if the script's parser reads a boolean as `--amp=False` or `--no-amp`.
 
     Args:
         job: The job, without packages.
         folder: The job's folder.
     """
-    names, script = job.search.names, getattr(job, "script", None)
+    script, searched = getattr(job, "script", None), job.search.names
+    names = {*job.params, *searched}
     if not names or job.search.function or not script or not (folder / script).is_file():
-        return ""
-    if (spots := _unread_spots(folder / script, (folder,), names)) is None or spots.keys() & set(names):
-        return ""
-    files = [
-        (file, keys)
-        for file, keys in _settings_files(folder / script, folder)
-        if any(_meant_keys(name, keys) for name in names)
-    ]
-    if len(files) != 1:  # the values of one of several files may override those of the others
-        return ""
-    ((file, keys),) = files
-    are_in_file = all(len(_meant_keys(name, keys)) == 1 for name in names)
-    return file if are_in_file and job.params.keys() <= set(keys) else ""
+        return None
+    code = _code_without_arguments(folder / script, (folder,), names)
+    if code is None:
+        return _boolean_arguments(job, folder / script, folder)
+    assignments = arguments.first_assignments(code.tree)
+    if all(name in assignments and isinstance(assignments[name].value, ast.Constant) for name in names):
+        return arguments.GLOBALS
+    files = [file for file, keys in code.settings.items() if any(_meant_keys(name, keys) for name in searched)]
+    if len(files) != 1 or code.spots.keys() & searched:  # several files, or the text, may have the value that counts
+        return None
+    keys = code.settings[files[0]]
+    are_in_file = all(len(_meant_keys(name, keys)) == 1 for name in searched) and job.params.keys() <= set(keys)
+    return {"file": files[0]} if are_in_file else None
 
 
-def boolean_arguments(job: Job, folder: Path) -> dict[str, Any] | None:
+def _boolean_arguments(job: Job, script: Path, folder: Path) -> dict[str, Any] | None:
     """Return the field `arguments` of a script whose parser reads booleans as --amp=False or --no-amp; None for the default.
 
     Args:
-        job: The job, without packages.
+        job: The job.
+        script: The script.
         folder: The job's folder.
     """
     space = {} if isinstance(job.search.space, str) else job.search.space
-    choices = {name: getattr(parameter, "choices", None) for name, parameter in space.items()}
-    values = choices | {name: [value] for name, value in job.params.items()}
-    names = [name for name, items in values.items() if items and all(isinstance(item, bool) for item in items)]
-    script = getattr(job, "script", None)
-    if not names or not script or not (folder / script).is_file():
-        return None
-    trees = [file.tree for file in _files(folder / script, (folder,)) if file is not None]
-    styles = {name: style for tree in trees for name, style in _boolean_styles(tree)}
-    items = [f"--{name}={{{name}}}" for name in names if styles.get(name) == "value"]
-    negated = {"booleans": "negated"} if any(styles.get(name) == "negated" for name in names) else {}
+    values = {name: getattr(parameter, "choices", None) or () for name, parameter in space.items()}
+    values |= {name: (value,) for name, value in job.params.items()}
+    booleans = [name for name, items in values.items() if items and all(isinstance(item, bool) for item in items)]
+    files = _files(script, (folder,)) if booleans else ()
+    styles = {name: style for file in files if file is not None for name, style in _boolean_styles(file.tree)}
+    items = [f"--{name}={{{name}}}" for name in booleans if styles.get(name) == "value"]
+    negated = {"booleans": "negated"} if any(styles.get(name) == "negated" for name in booleans) else {}
     return {"items": [*items, f"{{{arguments.FLAGS}}}"], **negated} if items or negated else None
 
 
@@ -234,22 +221,22 @@ def _meant_keys(name: str, keys: Iterable[str]) -> list[str]:
     return [key for key in keys if f".{key}".endswith(f".{name}")]
 
 
-def _settings_files(script: Path, folder: Path) -> Iterator[tuple[str, Collection[str]]]:
+def _settings_files(tree: ast.Module, script_folder: Path, folder: Path) -> Iterator[tuple[str, Collection[str]]]:
     """Yield the settings files whose paths are texts in a script, each with the names of its values.
 
     A file that the script writes, such as one of results, is none.
 
     Args:
-        script: The script.
-        folder: Folder of the job.
+        tree: Syntax tree of the script.
+        script_folder: Folder of the script, to which the paths are relative.
+        folder: Folder of the job, to which the yielded paths are relative.
     """
-    tree = next((file.tree for file in _files(script, (folder,)) if file is not None), ast.Module([], []))
     written = {node for call in ast.walk(tree) if _writes(call) for node in ast.walk(call)}
     constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in written)
     texts = (node.value for node in constants if isinstance(node.value, str))
-    for text in dict.fromkeys(text for text in texts if re.fullmatch(r"(?!/)[\w./-]{1,200}", text)):
+    for text in dict.fromkeys(text for text in texts if re.fullmatch(r"(?!/)[\w./-]{1,200}", text)):  # relative paths
         with contextlib.suppress(OSError, ValueError):  # it is no file, or has no settings
-            file = script.parent / text
+            file = script_folder / text
             is_small = file.is_file() and file.stat().st_size <= _LARGEST_SETTINGS
             if is_small and file.suffix != ".py" and file.resolve().is_relative_to(folder.resolve()):
                 name = os.path.relpath(file, folder)
@@ -267,36 +254,51 @@ def _writes(node: ast.AST) -> bool:
     return any(isinstance(mode, ast.Constant) and re.fullmatch(r"[rbt]*[wax+][wbt+]*", str(mode.value)) for mode in modes)
 
 
-def _settings_clauses(script: Path, folder: Path, names: Collection[str]) -> dict[str, str]:
-    """Return the names that a settings file of a script has, each with a clause that says so."""
-    clauses: dict[str, str] = {}
-    for file, keys in _settings_files(script, folder) if names else ():
-        for name in names:
-            if meant_keys := _meant_keys(name, keys):
-                clauses.setdefault(name, f"{file}, {IN_SETTINGS_FILE} {' and '.join(meant_keys)}")
-    return clauses
+@dataclasses.dataclass(frozen=True)
+class _Code:
+    """The values of a script that certainly reads no arguments.
+
+    Attributes:
+        tree: Syntax tree of the script.
+        spots: Values in its text that a parameter can replace, by name.
+        settings: Settings file that the script names → the names of its values.
+    """
+
+    tree: ast.Module
+    spots: Mapping[str, arguments.Spot]
+    settings: Mapping[str, Collection[str]]
+
+    def file_clauses(self, names: Collection[str]) -> dict[str, str]:
+        """Return those of some names that a settings file has, each with a clause that says so."""
+        clauses: dict[str, str] = {}
+        for file, keys in self.settings.items():
+            for name in names:
+                if meant_keys := _meant_keys(name, keys):
+                    clauses.setdefault(name, f"{file}, {IN_SETTINGS_FILE} {' and '.join(meant_keys)}")
+        return clauses
 
 
-def _unread_spots(script: Path, roots: Sequence[Path], names: Collection[str]) -> Mapping[str, arguments.Spot] | None:
-    """Return the values, by name, in a script's text, if it certainly reads no parameters; None otherwise.
+def _code_without_arguments(script: Path, roots: Sequence[Path], names: Collection[str]) -> _Code | None:
+    """Return the values of a script if it certainly reads no parameters; None otherwise.
 
     Args:
         script: The script.
-        roots: Folders with files that it may import.
+        roots: Folders with files that it may import, the job's folder first.
         names: Names of the parameters.
     """
-    files = []
+    files: list[_File] = []
     for file in _files(script, roots):
         if file is None or _reads_arguments(file.tree):
             return None
         files.append(file)
     if _reads_parameters(file.text for file in files):
         return None
-    spots = arguments.spots(files[0].tree)
+    tree = files[0].tree
+    code = _Code(tree, arguments.spots(tree), dict(_settings_files(tree, script.parent, roots[0])))
     # A value in the text or in a settings file would stay the same in all trials, whatever a library reads.
-    if spots.keys() & set(names) or _settings_clauses(script, roots[0], names):
-        return spots
-    return None if any(map(_may_read_arguments, {library for file in files for library in file.libraries})) else spots
+    if code.spots.keys() & set(names) or code.file_clauses(names):
+        return code
+    return None if any(map(_may_read_arguments, {library for file in files for library in file.libraries})) else code
 
 
 @functools.cache
@@ -350,7 +352,7 @@ def _reads_parameters(texts: Iterable[str]) -> bool:
 
 
 def _texts_in(value: Any) -> Iterator[str]:
-    """Yield the texts in a value of a job."""
+    """Yield the texts in a value of a job, also those in nested mappings and lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
