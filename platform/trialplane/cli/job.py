@@ -131,11 +131,7 @@ def init_command(
 
 
 def _create_from(source: str, request: Request) -> int:
-    """Create the job of a script, a command, or the search of another tool. Return the exit code.
-
-    Args:
-        source: Path of a file, or a command line.
-        request: Options of the user.
+    """Create the job of a script, a command line, or the search of another tool. Return the exit code.
 
     Raises:
         click.UsageError: There is a space or an objective, and the file is a search.
@@ -159,16 +155,13 @@ def _create_from(source: str, request: Request) -> int:
 
 
 def _create_above(error: OtherFolderError) -> int:
-    """Create the job of a command in the folder above that has all of its files. Return the exit code.
-
-    Args:
-        error: Need for that folder.
+    """Create the job of a command in the folder above that has all of its files, see the error. Return the exit code.
 
     Raises:
         InputError: The command is not accepted there either.
     """
-    inner = [folder for folder in (Path.cwd(), *Path.cwd().parents) if folder != error.folder]
-    if any((folder / ".git").exists() for folder in inner if folder.is_relative_to(error.folder)):
+    inner_folders = [folder for folder in (Path.cwd(), *Path.cwd().parents) if error.folder in folder.parents]
+    if any((folder / ".git").exists() for folder in inner_folders):
         raise error  # the folder is outside of the repository, and may have other projects
     output.note(f"{error.reason}; the job is made in {error.folder}, which has both, of `{error.command}`")
     with contextlib.chdir(error.folder):

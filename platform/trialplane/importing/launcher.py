@@ -138,14 +138,14 @@ def is_makefile(file: PurePath) -> bool:
 
 
 def read(
-    text: str, name: str, *, started_commands: Callable[[], Sequence[str]] = tuple, requested: Collection[str] = ()
+    text: str, name: str, *, started_commands: Sequence[str] = (), requested: Collection[str] = ()
 ) -> Script:
     """Return the parameters and the command of a launcher.
 
     Args:
         text: Text of the file.
         name: Path of the file. Its last part shows the kind of the file.
-        started_commands: Function that returns, for a shell script, a `platform init` command for each Python command in it.
+        started_commands: Of a shell script, a `platform init` command for each Python command in it.
             Errors show them. It is called only for an error.
         requested: Names of the parameters that the user wants to search.
 
@@ -166,7 +166,7 @@ def read(
         remedy = "write LR=${LR:-0.1}, or LR=${1:-0.1}, for each value to search"
     text_options = _replaceable_options(text, name, options, requested)
     if not options and not text_options:
-        raise _no_options_error(name, "; or ".join(filter(None, (remedy, started_remedy(started_commands())))))
+        raise _no_options_error(name, "; or ".join(filter(None, (remedy, started_remedy(started_commands)))))
     return Script(
         Style.COMMAND,
         (*options, *text_options),
@@ -420,7 +420,7 @@ def parse_command_line(
     config: str = "",
     values: Sequence[Option] = (),
     call: Call | None = None,
-    started_commands: Callable[[], Sequence[str]] = tuple,
+    started_commands: Sequence[str] = (),
 ) -> Script:
     """Return the parameters and the command of a command line that a user types.
 
@@ -446,7 +446,7 @@ def parse_command_line(
     for name, default in _NAMED.findall(text):
         options.setdefault(name, _option(name, default or None, required=not default))
     if not options and not config and call is None:
-        raise no_parameters_error(text, started_commands())
+        raise no_parameters_error(text, started_commands)
     words = ["bash", "-c", command] if SHELL_SYNTAX.search(command) else _split_words(command)
     if passes_arguments:
         words.append("bash")  # $0 of the shell, which comes before the arguments of "$@"

@@ -32,7 +32,7 @@ FLAGS, HYDRA, PAIRS, GLOBALS = "flags", "hydra", "pairs", "globals"
 FOR_ALL = (FLAGS, HYDRA, PAIRS, GLOBALS)  # placeholders for all parameters that no other placeholder names
 BOOLEANS = ("switch", "value", "negated")  # formats of booleans in flags; see `build`
 LISTS = ("spread", "repeat", "comma", "literal")  # formats of lists in flags; see `build`
-_OUT, _IN = re.compile(r"(?:^|_)out(?:put)?(?:_|$)"), re.compile(r"(?:^|_)in(?:put)?(?:_|$)")  # words in keywords of layers
+_OUT, _IN = re.compile(r"(?:^|_)out(?:put)?(?:_|$)"), re.compile(r"(?:^|_)in(?:put)?(?:_|$)")  # in out_features, size_in
 _SIZED_LAYER = re.compile(r"(?:Linear|Conv\dd|Affine)$")  # its first two arguments are what it takes in and puts out
 _LAYER_SIZE = re.compile(
     r"hidden|units|neurons|latent|(?:layer|fc|mlp|model)_?(?:size|dim|width|features|channels)|^(?:width|size|dim)$",
@@ -121,14 +121,7 @@ def build(
 
 
 def _arguments_for_all(placeholder: str, params: Mapping[str, Any], booleans: str, lists: str) -> list[str]:
-    """Return the arguments that replace a placeholder for all parameters that no other placeholder names.
-
-    Args:
-        placeholder: Name of the placeholder, one of `FOR_ALL`.
-        params: These parameters, by name.
-        booleans: Format of booleans in flags; see `build`.
-        lists: Format of lists in flags; see `build`.
-    """
+    """Return the arguments that replace one of `FOR_ALL`, for parameters that no other placeholder names; see `build`."""
     if placeholder == FLAGS:
         return list(_flags(_flatten(params), booleans, lists))
     if placeholder == HYDRA:
@@ -255,7 +248,7 @@ def _linked(tree: ast.Module, spots: Mapping[str, Spot]) -> dict[str, Spot]:
         tree: Syntax tree of a script.
         spots: Positions by name, without this rule.
     """
-    names = {id(spot.value): name for name, spot in spots.items()}
+    names = {id(spot.value): name for name, spot in spots.items()}  # by identity: equal values are different nodes
     linked = dict(spots)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     last_outputs: dict[str, Spot] = {}  # class → what its last layer puts out
@@ -264,11 +257,12 @@ def _linked(tree: ast.Module, spots: Mapping[str, Spot]) -> dict[str, Spot]:
         inputs, outputs = _layer_size(call, 0, _IN), _layer_size(call, 1, _OUT)
         last_output = last_outputs.pop(layer, None)
         if inputs is not None and last_output is not None and _number(inputs) == _number(last_output):
-            first, *others = [names[id(spot.value)] for spot in (last_output, inputs) if id(spot.value) in names] or [""]
-            if first:
-                linked[first] = dataclasses.replace(last_output, others=(inputs,), is_numbered=True, is_shared=True)
-            for other in others:
-                linked.pop(other, None)
+            shared_names = [names[id(spot.value)] for spot in (last_output, inputs) if id(spot.value) in names]
+            for name in shared_names:
+                linked.pop(name)
+            if shared_names:
+                shared = dataclasses.replace(last_output, others=(inputs,), is_numbered=True, is_shared=True)
+                linked[shared_names[0]] = shared
         if outputs is not None:
             last_outputs[layer] = outputs
     return linked
@@ -459,12 +453,7 @@ def _expression(value: Any) -> ast.expr:
 
 
 def _filled(match: re.Match[str], values: Mapping[str, Any]) -> str:
-    """Return the text that replaces a placeholder, or the single brace that replaces a doubled one.
-
-    Args:
-        match: Match of `_PLACEHOLDER`.
-        values: Parameters and facts, by name.
-    """
+    """Return the text that replaces a placeholder, or the single brace that replaces a doubled one."""
     if match[1] is None:  # {{ or }}
         return match[0][0]
     value = values[match[1]]
@@ -488,13 +477,7 @@ def _flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _flags(params: Mapping[str, Any], booleans: str, lists: str) -> Iterator[str]:
-    """Yield an option for each parameter, in the form of argparse, click and fire. Parameters that are null are left out.
-
-    Args:
-        params: Parameters by dotted name.
-        booleans: Format of booleans; see `build`.
-        lists: Format of lists; see `build`.
-    """
+    """Yield an option for each parameter that is not null, in the form of argparse, click and fire; see `build`."""
     for name, value in params.items():
         flag = f"--{name}"
         if isinstance(value, bool) and booleans != "value":

@@ -84,10 +84,6 @@ class Draft:
         """Merge a layer over the current content.
 
         If the draft has one objective, `objective` in the layer changes fields of it. Otherwise, it replaces the objectives.
-
-        Args:
-            data: Fields of the layer.
-            origins: Origins of the fields, by their paths.
         """
         data = dict(data)
         objectives = self.data.get("objectives")
@@ -285,14 +281,7 @@ def _identifying_keys(field_path: Place) -> tuple[str, ...]:
 def _expand_objective(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
     """Return a layer with `objective: {…}` expanded to `objectives: [{…}]`.
 
-    A layer with both fields is returned unchanged, because the validation reports it.
-
-    Args:
-        data: Fields of the layer.
-        origins: Origins of the fields, by their paths.
-
-    Returns:
-        The fields and their origins.
+    Also return the origins of its fields. A layer with both fields stays unchanged, because the validation reports it.
     """
     if "objective" not in data or "objectives" in data:
         return data, dict(origins)
@@ -307,15 +296,7 @@ def _expand_objective(data: dict[str, Any], origins: Mapping[Place, Origin]) -> 
 
 
 def _expand_learner(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
-    """Return a layer with the short form of a learner expanded: `learner: train:learn` to `learner: {entrypoint: …}`.
-
-    Args:
-        data: Fields of the layer.
-        origins: Origins of the fields, by their paths.
-
-    Returns:
-        The fields and their origins.
-    """
+    """Return a layer with `learner: train:learn` expanded to `learner: {entrypoint: train:learn}`, and its origins."""
     collect, expanded_origins = data.get("collect"), dict(origins)
     if not isinstance(collect, dict) or "learner" not in collect or isinstance(collect["learner"], dict):
         return data, expanded_origins

@@ -42,7 +42,7 @@ FILE = "job.yaml"
 FOLDER = "jobs"
 _PIPELINE = "dvc.yaml"  # of DVC, of which `platform init --from` makes a job
 _BINARY_HEAD = 1024  # bytes at the beginning of a program, of which some are zero
-_COMMENTED_PARAM = re.compile(r"""^[ \t]+# ["']?([\w.-]+)["']?: (.*)""", re.MULTILINE)
+_COMMENTED_PARAM = re.compile(r"""^[ \t]+# ["']?([\w.-]+)["']?: (.*)""", re.MULTILINE)  #   # momentum: 0.9
 
 
 class Flag(NamedTuple):
@@ -122,7 +122,7 @@ def _is_compiled(path: Path) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a path is a file. False for a path that cannot be accessed."""
+    """Return whether a path is a file. False for a path that cannot be accessed."""
     try:
         return path.is_file()
     except OSError:  # the name is too long, or the folder is not accessible
@@ -200,7 +200,14 @@ def load_job(
         if field is not None:  # load all again, because parameters may be short for the names that a settings file has
             sets = (*sets, f"arguments={json.dumps(field)}")
             return load_job(
-                folder, profile=profile, sets=sets, overrides=overrides, params=params, environ=environ, kind=kind, script=script
+                folder,
+                profile=profile,
+                sets=sets,
+                overrides=overrides,
+                params=params,
+                environ=environ,
+                kind=kind,
+                script=script,
             )
     issues += judgment.issues
     issues += _code_issues(job_draft, judgment, folder)
@@ -216,12 +223,7 @@ def _with_absolute_links(job: Job, folder: Path) -> Job:
 
 
 def _sorted_issues(issues: Sequence[Issue], job_source: str) -> list[Issue]:
-    """Return issues without repetitions: first those of the job file, then those of each other source. Each by line.
-
-    Args:
-        issues: The issues.
-        job_source: Name of the job file in messages.
-    """
+    """Return issues without repetitions: those whose source is the job file first, then each other source's, by line."""
     sources = [job_source, *dict.fromkeys(issue.source for issue in issues)]
     return sorted(dict.fromkeys(issues), key=lambda issue: (sources.index(issue.source), issue.line))
 
@@ -263,9 +265,11 @@ def _is_float(
     definitions = [section[name] for section in sections if isinstance(section, dict) and name in section]
     with contextlib.suppress(SpecError):  # a comment may be any text
         definitions.append(document.scalar(commented_params.get(name, ""), name))
-    ranges = [definition for definition in definitions if isinstance(definition, dict)]
-    has_float_range = any(fields.get("type") == "float" for fields in ranges)
-    return has_float_range or any(isinstance(definition, float) for definition in definitions)
+    # A value such as 0.1, or the fields of a range in the space
+    return any(
+        definition.get("type") == "float" if isinstance(definition, dict) else isinstance(definition, float)
+        for definition in definitions
+    )
 
 
 def _apply_overrides(
@@ -308,7 +312,8 @@ def _apply_overrides(
             continue
         field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
         is_space_flag = source.startswith("--space ")
-        if is_space_flag and arguments.HYDRA not in str(job_draft.data.get("arguments")):  # its other names are unknown
+        is_hydra = arguments.HYDRA in str(job_draft.data.get("arguments"))  # its configuration may have any other names
+        if is_space_flag and not is_hydra:
             try:
                 names = {*known_names, *commented_params, *values_in_file}
                 name = fixed_params.full_name(str(field_path[1]), names, source, are_all_known=bool(values_in_file))
@@ -347,10 +352,6 @@ def _valid_environment_paths(job_file: Document, base_judgment: verdict.Judgment
     """Return the paths of the entries of `environment` that are valid without a profile.
 
     An entry names a field that a variable sets. If a profile removes the field, the entry stays valid.
-
-    Args:
-        job_file: The job file.
-        base_judgment: Result of validating the job without a profile.
     """
     fields_with_issues = {issue.field for issue in base_judgment.issues}  # `broken` only says that some entry has one
     environment = job_file.data.get("environment")

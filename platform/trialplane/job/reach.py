@@ -114,13 +114,7 @@ def _fire_subcommands(script: Path) -> list[str]:
 
 
 def _command_remedies(command: Sequence[str], roots: Sequence[Path], names: Collection[str]) -> dict[str, str]:
-    """Return the ways to give parameters to a command, by their names. Empty if it may read them in another way.
-
-    Args:
-        command: The command.
-        roots: Folders with the job's files.
-        names: Names of the parameters.
-    """
+    """Return the ways to give parameters to a command, by their names. Empty if it may read them in another way."""
     placeholder_names = {name for _, name in arguments.placeholders(command)}
     unnamed = [name for name in names if name not in placeholder_names]
     texts = itertools.chain([" ".join(command)], *(_texts(root) for root in roots))
@@ -130,12 +124,7 @@ def _command_remedies(command: Sequence[str], roots: Sequence[Path], names: Coll
 
 
 def _script_remedy(name: str, spots: Mapping[str, arguments.Spot]) -> str:
-    """Return the ways to give a parameter to a script that reads no arguments.
-
-    Args:
-        name: Name of the parameter.
-        spots: Values in the script's text that a parameter can replace, by name.
-    """
+    """Return the ways to give a parameter to a script that reads no arguments."""
     if name in spots:
         return f"write `arguments: globals` to replace the value of {name} in its text, or type `--set arguments=globals`"
     shared = arguments.similar_size(name, (key for key, spot in spots.items() if spot.is_shared))
@@ -155,10 +144,6 @@ def default_arguments(job: Job, folder: Path) -> Any:
     - "globals", if all parameters are constants at the top level of a script that reads no arguments;
     - `{"file": …}`, if all are in one settings file of such a script;
     - `{"items": …, "booleans": …}`, if the script's parser reads a boolean as `--amp=False` or `--no-amp`.
-
-    Args:
-        job: The job, without packages.
-        folder: The job's folder.
     """
     script, searched = getattr(job, "script", None), job.search.names
     names = {*job.params, *searched}
@@ -179,13 +164,7 @@ def default_arguments(job: Job, folder: Path) -> Any:
 
 
 def _boolean_arguments(job: Job, script: Path, folder: Path) -> dict[str, Any] | None:
-    """Return the field `arguments` of a script whose parser reads booleans as --amp=False or --no-amp; None for the default.
-
-    Args:
-        job: The job.
-        script: The script.
-        folder: The job's folder.
-    """
+    """Return the field `arguments` of a script whose parser reads a boolean as --amp=False or --no-amp; None for others."""
     space = {} if isinstance(job.search.space, str) else job.search.space
     values = {name: getattr(parameter, "choices", None) or () for name, parameter in space.items()}
     values |= {name: (value,) for name, value in job.params.items()}

@@ -24,8 +24,8 @@ _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 _TAIL = 64 << 10  # bytes at the end of the output that are searched for the cause of a failure
 _MAX_CAUSE = 300  # characters
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception)(?::|$)")  # last line of a traceback
-# One of a launcher, such as accelerate or torchrun, which follows that of the script.
-_OF_CHILD = re.compile(r"[\w.]*(?:CalledProcessError|ChildFailedError)\b")
+# That of a launcher, such as accelerate or torchrun, which follows that of the script.
+_LAUNCHER_ERROR = re.compile(r"[\w.]*(?:CalledProcessError|ChildFailedError)\b")
 
 _HYDRA_ADVICE = "Set the environment variable HYDRA_FULL_ERROR"  # after the cause
 
@@ -38,7 +38,7 @@ class ProcessEnd:
         code: Exit code, negative for a signal; None after a timeout.
         seconds: Duration of the process.
         log: File with its output.
-        peak_memory: Most bytes that it and its descendants were seen to use; 0 if it ended at once.
+        peak_memory: Most bytes that it and its descendants were seen to use.
     """
 
     code: int | None
@@ -52,18 +52,18 @@ class ProcessEnd:
         with self.log.open("rb") as output:
             output.seek(max(0, self.log.stat().st_size - _TAIL))
             text = escapes.strip_sequences(output.read(_TAIL).decode(errors="replace"))
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        lines = [line for line in lines if not line.startswith(_HYDRA_ADVICE)]
-        messages = [line for line in reversed(lines) if _ERROR.match(line)]
-        if messages:
-            message = next((line for line in messages if not _OF_CHILD.match(line)), messages[0])
-            return errors.shortened(message, _MAX_CAUSE)
+        stripped = (line.strip() for line in text.splitlines())
+        lines = [line for line in stripped if line and not line.startswith(_HYDRA_ADVICE)]
+        error_lines = [line for line in lines if _ERROR.match(line)]
+        script_errors = [line for line in error_lines if not _LAUNCHER_ERROR.match(line)]
+        if error_lines:
+            return errors.shortened((script_errors or error_lines)[-1], _MAX_CAUSE)
         if self.code is not None and self.code < 0:
             return f"it was killed by {signal.Signals(-self.code).name}"
         return errors.shortened(lines[-1], _MAX_CAUSE) if lines else f"exit code {self.code}, and no output"
 
     def keep_log(self, name: str) -> str:
-        """Copy the output to a file that is not deleted, and return a clause that names it; "" without output.
+        """Copy the output to a file that stays, and return the clause of a message that names it; "" without output.
 
         Args:
             name: Part of the file's name.
@@ -87,7 +87,8 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
         timeout: Maximum duration, in seconds.
     """
     start_time = time.monotonic()
-    peak_memory = 0
+    peak_memory = 0  # bytes
+    code: int | None = None
     with log.open("wb") as output, _kill_descendants():
         child = subprocess.Popen(
             command,
@@ -99,10 +100,10 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
             start_new_session=True,
         )
         try:
-            while (code := _wait(child, start_time + timeout - time.monotonic())) is None:
+            while code is None and (remaining := start_time + timeout - time.monotonic()) > 0:
                 peak_memory = max(peak_memory, sessions.resident_memory(child.pid, limit=peak_memory))
-                if time.monotonic() - start_time >= timeout:
-                    break
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = child.wait(min(_INTERVAL, remaining))
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGTERM)
@@ -111,14 +112,6 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
             child.kill()
             child.wait()
     return ProcessEnd(code, time.monotonic() - start_time, log, peak_memory)
-
-
-def _wait(child: subprocess.Popen[bytes], remaining: float) -> int | None:
-    """Wait for a process until its memory is to be measured again. Return its exit code; None if it still runs."""
-    try:
-        return child.wait(max(0.0, min(_INTERVAL, remaining)))
-    except subprocess.TimeoutExpired:
-        return None
 
 
 @contextlib.contextmanager

@@ -19,21 +19,22 @@ def existing_call(call: script.Call) -> script.Call | None:
 
     For a module, this may be the `__main__.py` of a package, in a folder of PYTHONPATH or in `src`.
     """
-    names = [call.script]
-    if call.module:
-        roots = [".", *call.variables.get("PYTHONPATH", "").split(os.pathsep), SOURCES]
+    candidates = [call.script]
+    if call.module:  # `python -m a.b`, whose script is a/b.py
+        roots = filter(None, [".", *call.variables.get("PYTHONPATH", "").split(os.pathsep), SOURCES])
         files = (call.script, f"{call.script.removesuffix('.py')}/__main__.py")
-        names = [os.path.normpath(Path(root, file)) for root in filter(None, roots) for file in files]
-    for name in names:
-        path = Path(os.path.normpath(Path(call.folder, name)))
-        if not path.is_absolute() and os.pardir not in path.parts and script_folder.exists(path) and path.is_file():
-            return dataclasses.replace(call, script=name)
+        candidates = [os.path.normpath(Path(root, file)) for root in roots for file in files]
+    for candidate in candidates:
+        path = Path(os.path.normpath(Path(call.folder, candidate)))
+        is_below = not path.is_absolute() and os.pardir not in path.parts
+        if is_below and script_folder.exists(path) and path.is_file():
+            return dataclasses.replace(call, script=candidate)
     return None
 
 
-def existing_shell_call(text: str) -> script.Call | None:
+def existing_shell_call(command_line: str) -> script.Call | None:
     """Return the call of a shell script in a command line; None without one, or if there is no such file."""
-    shell_call = wrapper.find_call(text)
+    shell_call = wrapper.find_call(command_line)
     return shell_call if shell_call is not None and Path(shell_call.folder, shell_call.script).is_file() else None
 
 
@@ -45,27 +46,16 @@ def starts_study(call: script.Call) -> bool:
     return parsed_script.style is Style.STUDY and subcommand in ("", parsed_script.searching)
 
 
-def started_lines(text: str, shell_call: script.Call) -> list[str]:
-    """Return the Python commands of a shell script, as one types them in the working directory.
-
-    Args:
-        text: Text of the shell script.
-        shell_call: Its call in the command line.
-    """
-    commands = wrapper.python_commands(text, shell_call)
+def started_lines(shell_text: str, shell_call: script.Call) -> list[str]:
+    """Return the Python commands of a shell script, as one types them in the working directory."""
     path = os.path.normpath(Path(shell_call.folder, shell_call.script))
-    started_here = wrapper.python_commands(text, dataclasses.replace(shell_call, script=path, folder="."))
+    started_here = wrapper.python_commands(shell_text, dataclasses.replace(shell_call, script=path, folder="."))
     calls = map(launcher.find_call, started_here)
-    is_for_here = any(call is not None and existing_call(call) for call in calls)  # and not for its own folder
-    return started_here if is_for_here else commands
+    if any(call is not None and existing_call(call) for call in calls):  # its paths are relative to the working directory
+        return started_here
+    return wrapper.python_commands(shell_text, shell_call)
 
 
-def started_commands(text: str, shell_call: script.Call, request: Request) -> list[str]:
-    """Return the command that makes the job of each Python command of a shell script, with the options that the user typed.
-
-    Args:
-        text: Text of the shell script.
-        shell_call: Its call in the command line.
-        request: Options of the user.
-    """
-    return [request.command(line) for line in started_lines(text, shell_call)]
+def started_commands(shell_text: str, shell_call: script.Call, request: Request) -> tuple[str, ...]:
+    """Return the `platform init` command for each Python command of a shell script, with the options that the user typed."""
+    return tuple(request.command(line) for line in started_lines(shell_text, shell_call))

@@ -19,7 +19,7 @@ _OUTPUT = re.compile(
     r"|snapshots?|work_dirs?|tensorboard|tb_logs|lightning_logs|artifacts)",
     re.IGNORECASE,
 )
-_LEAST_SHARE = 0.05  # of the limits of what can be uploaded; a smaller part does not make the folder too large
+_LEAST_SHARE = 0.05  # of the limits of what can be uploaded; data with a smaller share are not linked
 _MOST_ENTRIES = 100_000  # files and folders that are looked at
 
 
@@ -40,17 +40,16 @@ def find(folder: Path, ignored: Sequence[str]) -> tuple[str, ...]:
         return ()
     survey = _Survey(folder, packing.ignore_rule(folder, ignored))
     try:
-        content = survey.content("", (folder.resolve(),))
+        content = survey.content("", ancestors=())
     except OSError as error:
         raise InputError(f"{error.filename} cannot be read: {error.strerror}") from error
     candidates = [data for data in content.data if data.is_needed]
     candidates.sort(key=lambda data: (-data.share_of_limits, data.path))
-    links = list(content.outward_links)
-    size, count = content.size, content.count
-    for data in (None, *candidates):  # first without any of them
-        if data is not None:
-            links.append(data.path)
-            size, count = size - data.size, count - data.count
+    for number in range(len(candidates) + 1):  # of linked ones: as few as possible, the largest first
+        linked = candidates[:number]
+        links = [*content.outward_links, *(data.path for data in linked)]
+        size = content.size - sum(data.size for data in linked)
+        count = content.count - sum(data.count for data in linked)
         is_small = size <= packing.MAX_UNPACKED and count <= packing.MOST_ENTRIES
         if links and is_small and _can_be_packed(folder, [*ignored, *packing.ignored_lines(links)]):
             return tuple(sorted(links))
@@ -133,7 +132,7 @@ class _Survey:
     """
 
     def __init__(self, root: Path, is_ignored: Callable[[str], bool]) -> None:
-        self._root = root
+        self._root = root.resolve()
         self._is_ignored = is_ignored
         self._remaining = _MOST_ENTRIES
 
@@ -142,20 +141,22 @@ class _Survey:
 
         Args:
             path: Path of the folder in the job's folder; "" for itself.
-            ancestors: Real paths of the folder and of those above it.
+            ancestors: Real paths of the folders above it. A link to one of them is not followed, as it would have no end.
         """
         content = _Content()
+        ancestors = (*ancestors, (self._root / path).resolve())
         for entry in self._entries(path):
             entry_path = f"{path}/{entry.name}" if path else entry.name
             if self._is_ignored(entry_path) or (entry.is_dir() and self._is_ignored(f"{entry_path}/")):
                 continue
             content.count += 1
             real_path = Path(os.path.realpath(entry.path))
-            if entry.is_symlink() and not real_path.is_relative_to(ancestors[0]):
+            leads_out = entry.is_symlink() and not real_path.is_relative_to(self._root)
+            if leads_out:
                 if real_path.exists() and not _has_code(real_path):
                     content.outward_links.append(entry_path)
             elif entry.is_dir() and real_path not in ancestors:
-                content.add_folder(entry_path, self.content(entry_path, (*ancestors, real_path)))
+                content.add_folder(entry_path, self.content(entry_path, ancestors))
             elif entry.is_file():
                 size = entry.stat().st_size
                 content.size += size
@@ -166,7 +167,7 @@ class _Survey:
         return content
 
     def _entries(self, path: str) -> Iterator[os.DirEntry[str]]:
-        """Yield the entries of a folder, as long as some may be looked at."""
+        """Yield the entries of a folder, up to `_MOST_ENTRIES` of all folders together."""
         with os.scandir(self._root / path) as entries:
             for entry in entries:
                 if self._remaining <= 0:

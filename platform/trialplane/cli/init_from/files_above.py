@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from trialplane.cli import output
 from trialplane.cli.init_from import calls, data_links
@@ -21,13 +22,13 @@ _PATH = re.compile(r"(?<![\w.])(?:\.\.)?/[\w./-]+")  # ../data/train.csv, or fro
 _PYTHONPATH = re.compile(r"""\bPYTHONPATH=((?:"[^"]*"|'[^']*'|[^\s"';&|])*)""")  # with its value
 
 
-def refuse_files_above(text: str, words: str, folder: str, call: script.Call | None, request: Request) -> None:
+def refuse_files_above(command_line: str, words: str, folder: str, call: script.Call | None, request: Request) -> None:
     """Check that a command or its script names no data above the working directory, of which trials get a copy.
 
     Other folders above are only printed, as trials may write to them.
 
     Args:
-        text: Command line.
+        command_line: Command line.
         words: Words of it that may be files.
         folder: Folder to which the words are relative, itself relative to the working directory.
         call: Call of a Python script in the command; None without one.
@@ -41,11 +42,11 @@ def refuse_files_above(text: str, words: str, folder: str, call: script.Call | N
     for path in paths_above:
         is_output = path.is_dir() and data_links.names_output(path.as_posix())
         if _has_data(Path.cwd() / path, Path.cwd()) and not is_output:
-            raise _path_above_error(text, f"the command reads {path}", Path.cwd() / path, Path.cwd(), request)
+            raise _path_above_error(command_line, f"the command reads {path}", Path.cwd() / path, Path.cwd(), request)
     if call is not None:
         target = data_above(call, Path.cwd())
         if target is not None:
-            raise _path_above_error(text, f"{call.script} names {target}", target, Path.cwd(), request)
+            raise _path_above_error(command_line, f"{call.script} names {target}", target, Path.cwd(), request)
     for path in paths_above:
         if path.is_dir():
             output.note(
@@ -58,10 +59,6 @@ def data_above(call: script.Call, folder: Path) -> Path | None:
     """Return data above the job's folder that the script of a command names; None without any.
 
     What scripts write by its usual name does not count, as `../checkpoints`.
-
-    Args:
-        call: Call of the script.
-        folder: Folder of the job.
     """
     for path in _named_above(call):
         if _has_data(path, folder) and not data_links.names_output(os.path.relpath(path, folder)):
@@ -72,47 +69,53 @@ def data_above(call: script.Call, folder: Path) -> Path | None:
 def _named_above(call: script.Call) -> Iterator[Path]:
     """Yield the paths that the script of a command, or a module in its folder, names by `../` or derives from its own path.
 
-    The folder of a Hydra configuration is one of them.
+    The folder of a Hydra configuration is one of them. A link in a path stays: trials need the folder that has the link.
     """
     script_file, working_directory = Path(call.folder, call.script).resolve(), Path(call.folder).resolve()
-    text = script_folder.source(script_file)
-    parsed_script = script.read(text, call.script)
+    parsed_script = script.read(script_folder.source(script_file), call.script)
     if parsed_script.style is Style.HYDRA and parsed_script.config:
-        yield Path(os.path.realpath(script_file.parent / parsed_script.config)).parent
+        yield Path(os.path.normpath(script_file.parent / parsed_script.config)).parent
     for file in (script_file, *script_folder.imported_files(script_file, [script_file.parent])):
         tree = notebook.parse_or_empty(script_folder.source(file))
-        for path in own_folder.upward_paths(tree):
-            yield Path(os.path.realpath(file.parent / path))
+        paths = [file.parent / path for path in own_folder.upward_paths(tree)]
         for path in script.path_texts(tree):
             if path.startswith(f"{os.pardir}/") and set(Path(path).parts) != {os.pardir}:  # `../` alone is only a start
-                yield Path(os.path.normpath(working_directory / path))
+                paths.append(working_directory / path)
+        yield from (Path(os.path.normpath(path)) for path in paths)
 
 
 def _has_data(path: Path, folder: Path) -> bool:
-    """Return whether a path has content to read, and is not in a folder, but in one above that a job may contain."""
-    path = Path(os.path.normpath(path))  # of a link to data elsewhere, the folder of the link counts
+    """Return whether a path has content to read above a job's folder, in a folder that could be a job's.
+
+    A folder that also has other things, such as the home directory, could not; see `script_folder.has_unrelated_files`.
+
+    Args:
+        path: The path. Of a link to data elsewhere, the folder of the link counts.
+        folder: The job's folder.
+    """
+    path = Path(os.path.normpath(path))
     common_folder = Path(os.path.commonpath([folder, path]))
     if common_folder == folder or script_folder.has_unrelated_files(common_folder) or not script_folder.exists(path):
         return False
     return path.is_file() or (path.is_dir() and any(path.iterdir()))
 
 
-def _path_above_error(text: str, reason: str, path: Path, folder: Path, request: Request) -> OtherFolderError:
+def _path_above_error(command_line: str, reason: str, path: Path, folder: Path, request: Request) -> OtherFolderError:
     """Return the error for a command that reads a path above the job's folder, with the command that works.
 
     Args:
-        text: Command line.
+        command_line: Command line.
         reason: Beginning of the message.
         path: The path.
         folder: Folder in which the command runs.
         request: Options of the user.
     """
     common_folder = Path(os.path.commonpath([folder, os.path.normpath(path)]))
-    words = f"cd {shlex.quote(folder.relative_to(common_folder).as_posix())} && {text}"
-    return _other_folder_error(f"{reason}, above this folder", common_folder, words, request)
+    command_there = f"cd {shlex.quote(folder.relative_to(common_folder).as_posix())} && {command_line}"
+    return _other_folder_error(f"{reason}, above this folder", common_folder, command_there, request)
 
 
-def python_path(text: str, call: script.Call, request: Request) -> str:
+def missing_python_path(command_line: str, call: script.Call, request: Request) -> str:
     """Return the PYTHONPATH that the script of a command needs for its modules; "" if it needs none, or the command sets it.
 
     Raises:
@@ -121,20 +124,19 @@ def python_path(text: str, call: script.Call, request: Request) -> str:
     file, call_folder = Path(call.folder, call.script).resolve(), Path(call.folder).resolve()
     if not file.is_relative_to(Path.cwd()):
         return ""
-    text_of_script = script_folder.source(file)
-    parsed_script = script.read(text_of_script, call.script)
+    script_text = script_folder.source(file)
+    parsed_script = script.read(script_text, call.script)
     start = script_folder.start(file, parsed_script, text="")  # also with the folders that the script itself finds
-    _refuse_modules_above(text, call, start.roots, text_of_script, request)
+    _refuse_modules_above(command_line, call, start.roots, script_text, request)
     if "PYTHONPATH" in call.variables:
         return ""
-    roots = [] if script_folder.finds_own_modules(text_of_script) and not start.module else start.roots
+    roots = [] if script_folder.finds_own_modules(script_text) and not start.module else start.roots
     if call.module and call.script.startswith(f"{calls.SOURCES}/"):
         roots.append(Path(call.folder, calls.SOURCES).resolve())
-    roots = [root for root in roots if not _is_installed_instead(root, parsed_script)]
     # Python imports from the folder of a script, or from the working directory for a module.
     known_root = call_folder if call.module else file.parent
-    paths = dict.fromkeys(os.path.relpath(root, call_folder) for root in roots if root != known_root)
-    return os.pathsep.join(map(shlex.quote, paths))
+    needed = [root for root in roots if root != known_root and not _is_installed_instead(root, parsed_script)]
+    return os.pathsep.join(dict.fromkeys(shlex.quote(os.path.relpath(root, call_folder)) for root in needed))
 
 
 def _is_installed_instead(root: Path, parsed_script: Script) -> bool:
@@ -145,44 +147,37 @@ def _is_installed_instead(root: Path, parsed_script: Script) -> bool:
 
 
 def _refuse_modules_above(
-    text: str, call: script.Call, roots: Sequence[Path], text_of_script: str, request: Request
+    command_line: str, call: script.Call, roots: Sequence[Path], script_text: str, request: Request
 ) -> None:
     """Check that the script of a command imports no module of a folder that the working directory lacks.
 
     Args:
-        text: Command line.
+        command_line: Command line.
         call: Its call of the script. Its PYTHONPATH may name such folders, too.
         roots: Folders with modules that the script imports, also those that it adds to `sys.path` by itself.
-        text_of_script: Text of the script.
+        script_text: Text of the script.
         request: Options of the user.
 
     Raises:
         InputError: It imports one, see `_module_above_error`.
     """
-    file = Path(call.folder, call.script)
     entries = list(filter(None, call.variables.get("PYTHONPATH", "").split(os.pathsep)))
-    typed_roots = [Path(os.path.realpath(Path(call.folder, entry))) for entry in entries if not entry.startswith("/")]
-    missing_modules = script_folder.missing_modules(file) if typed_roots else ()
-    typed_roots = [root for root in typed_roots if any(script_folder.has_module(root, name) for name in missing_modules)]
     absolute_roots = {os.path.realpath(entry) for entry in entries if entry.startswith("/")}
-    for root in (*roots, *typed_roots):
+    relative_roots = [Path(os.path.realpath(Path(call.folder, entry))) for entry in entries if not entry.startswith("/")]
+    missing_modules = script_folder.missing_modules(Path(call.folder, call.script)) if relative_roots else ()
+    needed_roots = [root for root in relative_roots if any(script_folder.has_module(root, name) for name in missing_modules)]
+    for root in (*roots, *needed_roots):
         # A folder that the command or the script names by its absolute path is found in the copy, too.
-        is_named = str(root) in absolute_roots or re.search(rf"""(["']){re.escape(str(root))}/?\1""", text_of_script)
+        is_named = str(root) in absolute_roots or re.search(rf"""(["']){re.escape(str(root))}/?\1""", script_text)
         if not root.is_relative_to(Path.cwd()) and not is_named:
-            raise _module_above_error(text, call, root, Path.cwd(), f"{call.script} imports modules of {root}", request)
+            reason = f"{call.script} imports modules of {root}"
+            raise _module_above_error(command_line, call, root, Path.cwd(), reason, request)
 
 
 def refuse_missing_module(
     failure: str, origin: Origin, parsed_script: Script, start: script_folder.Start, request: Request
 ) -> None:
     """Check that a script did not fail because the job's folder lacks a module that a folder above has.
-
-    Args:
-        failure: Cause of the failure; "" without one.
-        origin: File from which the job is made.
-        parsed_script: Content of the script.
-        start: Its start in the job's folder.
-        request: Options of the user.
 
     Raises:
         InputError: It failed so, see `_module_above_error`.
@@ -191,9 +186,9 @@ def refuse_missing_module(
     root = script_folder.root_above(start.folder, missing[1]) if missing is not None else None
     if missing is None or root is None:
         return
-    text, call, folder = _typed(origin, parsed_script, start)
+    started = _start_command(origin, parsed_script, start)
     reason = f"{origin.short_title} imports {missing[1]}, which is in {root}"
-    raise _module_above_error(text, call, root, folder, reason, request)
+    raise _module_above_error(started.command_line, started.call, root, started.folder, reason, request)
 
 
 def refuse_missing_file(
@@ -201,52 +196,56 @@ def refuse_missing_file(
 ) -> None:
     """Check that a script did not fail because the job's folder lacks a file that a folder above has.
 
-    Args:
-        failure: Cause of the failure, which may name the file; "" without one.
-        copy: Copy of the job's folder in which the script ran.
-        origin: File from which the job is made.
-        parsed_script: Content of the script.
-        start: Its start in the job's folder.
-        request: Options of the user.
-
     Raises:
         OtherFolderError: It failed so.
     """
-    text, call, folder = _typed(origin, parsed_script, start)
-    working_directory = copy / os.path.relpath(folder / (call.folder if call is not None else "."), start.folder)
-    for name in _PATH.findall(failure) if text else ():
+    started = _start_command(origin, parsed_script, start)
+    if not started.command_line:
+        return
+    call_folder = started.folder / (started.call.folder if started.call is not None else ".")
+    working_directory = copy / os.path.relpath(call_folder, start.folder)  # of the run that failed
+    for name in _PATH.findall(failure):
         path = start.folder / os.path.relpath(working_directory / name, copy)  # the user's own
         if not script_folder.exists(working_directory / name) and _has_data(path, start.folder):
             reason = f"{origin.short_title} reads {os.path.normpath(path)}"
-            raise _path_above_error(text, reason, path, folder, request)
+            raise _path_above_error(started.command_line, reason, path, started.folder, request)
 
 
-def _typed(origin: Origin, parsed_script: Script, start: script_folder.Start) -> tuple[str, script.Call | None, Path]:
-    """Return the command that starts a script, "" if it is not known; its call of a Python script; and its folder.
+class _StartCommand(NamedTuple):
+    """The command that starts a script.
 
-    Args:
-        origin: File from which the job is made.
-        parsed_script: Content of the script.
-        start: Its start in the job's folder.
+    Attributes:
+        command_line: Command line; "" if it is not known.
+        call: Its call of a Python script; None without one.
+        folder: Folder in which the user types it.
     """
+
+    command_line: str
+    call: script.Call | None
+    folder: Path
+
+
+def _start_command(origin: Origin, parsed_script: Script, start: script_folder.Start) -> _StartCommand:
+    """Return the command that starts a script."""
     folder = start.folder / start.cwd
-    if not origin.text:
-        return origin.title, parsed_script.call, folder
+    if not origin.text:  # the job is that of a command line
+        return _StartCommand(origin.title, parsed_script.call, folder)
     name = os.path.relpath(origin.real, folder)
-    is_script = origin.real.suffix == ".py" and not start.path and not start.module
-    program = "python" if is_script else "bash" if origin.real.suffix in settings.SHELLS else ""
-    return shlex.join([program, name]) if program else "", script.Call(name) if is_script else None, folder
+    if origin.real.suffix == ".py" and not start.path and not start.module:
+        return _StartCommand(shlex.join(["python", name]), script.Call(name), folder)
+    is_shell = origin.real.suffix in settings.SHELLS
+    return _StartCommand(shlex.join(["bash", name]) if is_shell else "", None, folder)
 
 
 def _module_above_error(
-    text: str, call: script.Call | None, root: Path, folder: Path, reason: str, request: Request
+    command_line: str, call: script.Call | None, root: Path, folder: Path, reason: str, request: Request
 ) -> InputError:
     """Return the error for a command that imports modules of a folder that the job's folder lacks.
 
     The message has the command for the folder that has both.
 
     Args:
-        text: Command line; "" for one that is not known.
+        command_line: Command line; "" for one that is not known.
         call: Its call of a Python script; None without one.
         root: Folder with the modules.
         folder: Folder of the job without them, in which the command runs.
@@ -255,21 +254,24 @@ def _module_above_error(
     """
     common_folder = Path(os.path.commonpath([root, folder]))
     call_folder = folder / call.folder if call is not None else folder
-    path = shlex.quote(os.path.relpath(root, call_folder))
+    relative_root = shlex.quote(os.path.relpath(root, call_folder))
     entries = call.variables.get("PYTHONPATH", "").split(os.pathsep) if call is not None else []
-    words = [f"cd {shlex.quote(folder.relative_to(common_folder).as_posix())}"]
-    values = _PYTHONPATH.findall(text) if call is None or any(entries) else []
+    # As the command line has them, with variables of the shell: `$HOME/lib` of `PYTHONPATH=$HOME/lib python train.py`.
+    typed_values = _PYTHONPATH.findall(command_line) if call is None or any(entries) else []
     if str(root) in [os.path.realpath(call_folder / entry) for entry in entries]:
-        words += [text]
-    elif values:  # an export before it would have no effect
-        words += [_PYTHONPATH.sub(lambda match: f"PYTHONPATH={path}{os.pathsep}{match[1]}", text)]
+        with_root = command_line
+    elif typed_values:  # an export before it would have no effect
+        with_root = _PYTHONPATH.sub(lambda match: f"PYTHONPATH={relative_root}{os.pathsep}{match[1]}", command_line)
     else:
-        words += [f"export PYTHONPATH={path}", text or "COMMAND"]
+        with_root = f"export PYTHONPATH={relative_root} && {command_line or 'COMMAND'}"
     reason += ", outside of this folder"
     if not script_folder.has_unrelated_files(common_folder):
-        error = _other_folder_error(reason, common_folder, " && ".join(words), request)
-        return error if text else InputError(str(error))
-    absolute_path = os.pathsep.join([shlex.quote(str(root)), *values[-1:]])
+        command_there = f"cd {shlex.quote(folder.relative_to(common_folder).as_posix())} && {with_root}"
+        error = _other_folder_error(reason, common_folder, command_there, request)
+        return (
+            error if command_line else InputError(str(error))
+        )  # that of a known command makes the job there, see `cli.job`
+    absolute_path = os.pathsep.join([shlex.quote(str(root)), *typed_values[-1:]])
     return InputError(
         f"{reason}, and trials get a copy of this folder only; set `PYTHONPATH={absolute_path}` in the command, for trials "
         "on this machine only; nothing was changed"
@@ -277,14 +279,7 @@ def _module_above_error(
 
 
 def _other_folder_error(reason: str, folder: Path, command: str, request: Request) -> OtherFolderError:
-    """Return the error for a command that works in another folder only.
-
-    Args:
-        reason: Beginning of the message.
-        folder: The other folder.
-        command: Command line that works there.
-        request: Options of the user.
-    """
+    """Return the error for a command that works in another folder only."""
     message = (
         f"{reason}, and trials get a copy of this folder only; give the command in the folder that has both: "
         f"`cd {shlex.quote(str(folder))} && {request.command(command)}`; nothing was changed"

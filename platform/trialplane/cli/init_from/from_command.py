@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from trialplane.cli import output
@@ -17,15 +16,10 @@ from trialplane.cli.init_from.request import Origin, Request
 from trialplane.errors import SpecError
 from trialplane.importing import dvc, launcher, script, script_folder, wrapper
 from trialplane.job import credentials, load
-from trialplane.wire.declared import Option
 
 
-def make_of_command(text: str, request: Request) -> int:
+def make_of_command(command_line: str, request: Request) -> int:
     """Write a job.yaml for a command line into the working directory, without the secrets in it.
-
-    Args:
-        text: Command line as the user types it.
-        request: Options of the user.
 
     Returns:
         The exit code.
@@ -33,43 +27,38 @@ def make_of_command(text: str, request: Request) -> int:
     Raises:
         InputError, SpecError: See `from_file.make`.
     """
-    text, secrets = credentials.extract(re.sub(r"\s*\\\n\s*", " ", text))  # lines that are continued
+    command_line, secrets = credentials.extract(re.sub(r"\s*\\\n\s*", " ", command_line))  # lines that are continued
     request = dataclasses.replace(request, secrets={**request.secrets, **secrets})
     if secrets:
         output.note(_secrets_message(list(secrets)))
     switches = [
         name
         for name, fields in request.space.items()
-        if all(isinstance(choice, bool) for choice in fields.get("choices", [None]))
+        if (choices := fields.get("choices")) and all(isinstance(choice, bool) for choice in choices)
     ]
-    text, removed_switches = launcher.without_switches(text, switches)
+    command_line, removed_switches = launcher.without_switches(command_line, switches)
     if removed_switches:
         request = dataclasses.replace(request, switched_on=tuple(removed_switches))
         flags = ", ".join(removed_switches.values())
         output.note(f"{flags}: taken out of the command, because it is searched")
-    if (dvc_command := dvc.find_command(text)) is not None:
+    if (dvc_command := dvc.find_command(command_line)) is not None:
         return from_file.make_of_pipeline(dvc_command, request)
-    call = launcher.find_call(text)
+    call = launcher.find_call(command_line)
     existing_call = calls.existing_call(call) if call is not None else None
-    exit_code = _make_of_other_form(text, existing_call, request)
+    exit_code = _make_of_other_form(command_line, existing_call, request)
     if exit_code is not None:
         return exit_code
-    if call is None and (shell_call := calls.existing_shell_call(text)) is not None:
-        return _make_of_shell_command(text, shell_call, request)
+    if call is None and (shell_call := calls.existing_shell_call(command_line)) is not None:
+        return _make_of_shell_command(command_line, shell_call, request)
     if existing_call is not None and not request.space and calls.starts_study(existing_call):
         return from_file.make(Path(existing_call.folder, existing_call.script), request, existing_call)
     if call is None and request.space:  # whose names the program may declare
-        existing_call = launcher.find_console_call(text)
-    return _write_command_job(text, existing_call, text, ".", tuple, request)
+        existing_call = launcher.find_console_call(command_line)
+    return _write_command_job(command_line, existing_call, request)
 
 
-def _make_of_shell_command(text: str, shell_call: script.Call, request: Request) -> int:
+def _make_of_shell_command(command_line: str, shell_call: script.Call, request: Request) -> int:
     """Write the job of a command that calls a shell script, and return the exit code.
-
-    Args:
-        text: Command line.
-        shell_call: Its call of the shell script.
-        request: Options of the user.
 
     Raises:
         InputError, SpecError: See `from_file.make`.
@@ -81,72 +70,82 @@ def _make_of_shell_command(text: str, shell_call: script.Call, request: Request)
             return from_file.make(Path(shell_call.folder, shell_call.script), request)
     lines = calls.started_lines(shell_text, shell_call) if call is None else []
     takes_line = len(lines) == 1 and wrapper.only_sets_up(shell_text, shell_call)
-    if takes_line and not launcher.has_parameters(text):
-        output.note(f"`{text}` runs `{lines[0]}`, which is the command of the job")
+    if takes_line and not launcher.has_parameters(command_line):
+        output.note(f"`{command_line}` runs `{lines[0]}`, which is the command of the job")
         return make_of_command(lines[0], request)
     call = None if call is None else calls.existing_call(call)
-    words = shlex.join([shell_call.script, *shell_call.arguments])
-    started_commands = functools.partial(calls.started_commands, shell_text, shell_call, request)
-    return _write_command_job(text, call, words, shell_call.folder, started_commands, request)
+    started_commands = calls.started_commands(shell_text, shell_call, request)
+    return _write_command_job(command_line, call, request, shell_call, started_commands)
 
 
 def _write_command_job(
-    text: str,
+    command_line: str,
     call: script.Call | None,
-    words: str,
-    folder: str,
-    started_commands: Callable[[], Sequence[str]],
     request: Request,
+    shell_call: script.Call | None = None,
+    started_commands: tuple[str, ...] = (),
 ) -> int:
     """Write the job of a command line, and return the exit code.
 
     Args:
-        text: Command line.
-        call: Call of a Python script in it; None without one.
-        words: Words of the command that may name files, if it calls no Python script. Otherwise these are its arguments.
-        folder: Folder to which these words are relative.
-        started_commands: Function that returns the commands of a shell script that the command calls, for a message.
+        command_line: Command line.
+        call: Call of a Python script in it, perhaps by a shell script; None without one.
         request: Options of the user.
+        shell_call: Call of a shell script in it; None without one.
+        started_commands: Commands that make the jobs of the shell script's Python commands, for a message.
 
     Raises:
         InputError, SpecError: See `from_file.make`.
     """
+    words, folder = command_line, "."  # words that may name files, and the folder to which they are relative
     if call is not None:
         words, folder = shlex.join(call.arguments), call.folder
-    files_above.refuse_files_above(text, words, folder, call, request)
-    config, values = _named_settings(words, folder, call, request.space)
+        started_commands = ()  # further arguments reach the Python script
+    elif shell_call is not None:
+        words, folder = shlex.join([shell_call.script, *shell_call.arguments]), shell_call.folder
+    files_above.refuse_files_above(command_line, words, folder, call, request)
+    file = _named_settings(words, folder, call, request.space)
     parsed_script = launcher.parse_command_line(
-        text, config=config, values=values, call=call, started_commands=started_commands
+        command_line, config=file.name, values=file.options, call=call, started_commands=started_commands
     )
-    started_commands = started_commands if call is None else tuple  # further arguments reach the Python script
-    origin = Origin(Path(text), Path.cwd() / "command", text="", title=text, started_commands=started_commands)
-    return writing.write_job(origin, parsed_script, request)
+    return writing.write_job(
+        Origin(
+            Path(command_line),
+            Path.cwd() / "command",
+            text="",
+            title=command_line,
+            started_commands=started_commands,
+        ),
+        parsed_script,
+        request,
+    )
 
 
-def _make_of_other_form(text: str, existing_call: script.Call | None, request: Request) -> int | None:
+def _make_of_other_form(command_line: str, existing_call: script.Call | None, request: Request) -> int | None:
     """Write the job of a command by what it means, such as its script, notebook or Makefile; return the exit code.
 
     None, and nothing is written, for a command that is taken as it is.
 
     Args:
-        text: Command line.
+        command_line: Command line.
         existing_call: Its call of a Python script; None without one that exists.
         request: Options of the user.
 
     Raises:
         InputError, SpecError: See `from_file.make`.
     """
-    if script_file := launcher.script_without_arguments(text):  # a command without arguments is the same as its script
+    if script_file := launcher.script_without_arguments(command_line):  # such a command is the same as its script
         script_file = existing_call.script if existing_call is not None else script_file
         return from_file.make(Path(script_file), request, script.Call(script_file))
-    if existing_call is not None and (path := files_above.python_path(text, existing_call, request)):
-        is_simple = text.startswith("python") and not set(text) & set("&|;")
-        return make_of_command(f"PYTHONPATH={path} {text}" if is_simple else f"export PYTHONPATH={path} && {text}", request)
-    if notebook_file := launcher.executed_notebook(text):
+    if existing_call is not None and (path := files_above.missing_python_path(command_line, existing_call, request)):
+        is_simple = command_line.startswith("python") and not set(command_line) & set("&|;")
+        assignment = f"PYTHONPATH={path}" if is_simple else f"export PYTHONPATH={path} &&"
+        return make_of_command(f"{assignment} {command_line}", request)
+    if notebook_file := launcher.executed_notebook(command_line):
         return from_file.make(Path(notebook_file), request)
     makefile_text = next((script_folder.source(Path(name)) for name in launcher.MAKEFILES if Path(name).is_file()), "")
-    recipe_command = launcher.made_command(text, makefile_text)
-    return _make_of_recipe(text, recipe_command, request) if recipe_command.text else None
+    recipe_command = launcher.made_command(command_line, makefile_text)
+    return _make_of_recipe(command_line, recipe_command, request) if recipe_command.text else None
 
 
 def make_of_makefile(file: Path, request: Request) -> int:
@@ -164,11 +163,6 @@ def make_of_makefile(file: Path, request: Request) -> int:
 def _make_of_recipe(title: str, recipe_command: launcher.RecipeCommand, request: Request) -> int:
     """Write the job of the command in a recipe of a Makefile; return the exit code.
 
-    Args:
-        title: The Makefile or the command of make, for messages.
-        recipe_command: The command.
-        request: Options of the user.
-
     Raises:
         InputError, SpecError: See `from_file.make`.
     """
@@ -180,10 +174,8 @@ def _make_of_recipe(title: str, recipe_command: launcher.RecipeCommand, request:
 
 def _named_settings(
     words: str, folder: str, call: script.Call | None, requested: Collection[str]
-) -> tuple[str, list[Option]]:
-    """Return the settings file that a command or its script names, relative to the working directory, and its values.
-
-    The name is "" without such a file.
+) -> settings_file.NamedFile:
+    """Return the settings file that a command or its script names, by its path in the working directory.
 
     Args:
         words: Words of the command that may name files.
@@ -193,13 +185,13 @@ def _named_settings(
     """
     # A script of Hydra has groups of configurations, whose options name no files.
     by_stem = call is not None and "hydra" not in script_folder.source(Path(call.folder, call.script))
-    config, values = settings_file.named(words, Path(folder), requested, by_stem=by_stem)
-    if not config and by_stem and call is not None:
+    file = settings_file.named(words, Path(folder), requested, by_stem=by_stem)
+    if not file.name and by_stem and call is not None:
         script_file = Path(folder, call.script)
-        config, values = settings_file.named_in_script(words, script_file, Path(folder), requested)
-        if not config and requested:
-            config, values = settings_file.named_in_part(words, script_file, Path(folder), requested)
-    return (os.path.normpath(Path(folder, config)) if config else ""), values
+        file = settings_file.named_in_script(words, script_file, Path(folder), requested)
+        if not file.name:
+            file = settings_file.named_in_part(words, script_file, Path(folder), requested)
+    return file._replace(name=os.path.normpath(Path(folder, file.name)) if file.name else "")
 
 
 def _secrets_message(variables: Sequence[str]) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from trialplane import errors
@@ -19,7 +18,7 @@ from trialplane.importing.script import Script, Style
 from trialplane.job import document, load, notebook, settings
 from trialplane.wire.declared import Option
 
-_INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)[ \t]*$", re.MULTILINE)  # of a Makefile
+_INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)[ \t]*$", re.MULTILINE)  # include config.mk, in a Makefile
 _DATA_SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 _RUNNERS = {
     ".r": "Rscript {name}",
@@ -59,32 +58,30 @@ def make(file: Path, request: Request, call: script.Call | None = None) -> int:
         raise InputError(f"there is no {file}; {hint or 'give the path of a Python script'}; nothing was changed")
     if file.name == dvc.FILE and file.is_file():
         return make_of_pipeline(dvc.Command(file=str(file)), request)
-    new_files: tuple[NewFile, ...] = ()
-    started_commands: Callable[[], Sequence[str]] = tuple
+    exported: NewFile | None = None
+    started_commands: tuple[str, ...] = ()
     if file.is_file() and file.suffix == ".ipynb":
-        new_files = (_notebook_code(file),)
-        file = new_files[0].path
+        exported = _notebook_code(file)
+        file = exported.path
     elif not file.is_file() or not (file.suffix == ".py" or launcher.is_launcher(file)):
         raise _unusable_error(file)
     real = file.resolve()  # Python imports from the folder of a link's target
     if file.suffix == ".py":
-        notebook_code = new_files[0].text if new_files else None
-        text, parsed_script = _read_python(file, notebook_code, request.space, call.arguments if call else ())
+        text, parsed_script = _read_python(
+            file, exported.text if exported else None, request.space, call.arguments if call else ()
+        )
         if parsed_script.style is Style.TUNE:
-            return _import_tune(file, request, is_notebook=bool(new_files))
+            return _import_tune(file, request, is_notebook=exported is not None)
     else:
         text, parsed_script, started_commands = _read_launcher(file, request)
     options = _options_with_dotenv(parsed_script, real.parent / ".env")
     parsed_script = dataclasses.replace(parsed_script, options=options)
+    new_files = () if exported is None else (exported,)
     return writing.write_job(Origin(file, real, text, file.name, new_files, call, started_commands), parsed_script, request)
 
 
 def make_of_pipeline(command: dvc.Command, request: Request) -> int:
     """Write a job.yaml beside a pipeline of DVC; return the exit code.
-
-    Args:
-        command: Command of DVC that runs stages of the pipeline.
-        request: Options of the user.
 
     Raises:
         InputError: The file is missing, or cannot be read.
@@ -123,7 +120,7 @@ def _unusable_error(file: Path) -> InputError:
     )
 
 
-def _read_launcher(file: Path, request: Request) -> tuple[str, Script, Callable[[], Sequence[str]]]:
+def _read_launcher(file: Path, request: Request) -> tuple[str, Script, tuple[str, ...]]:
     """Return the text of a shell script, a Makefile or an MLproject, the command that starts it, and `started_commands`.
 
     The last one is that of `Origin`.
@@ -132,9 +129,10 @@ def _read_launcher(file: Path, request: Request) -> tuple[str, Script, Callable[
     text = script_folder.source(real)
     if launcher.is_makefile(real):
         text = _INCLUDE.sub(lambda match: _included_text(real.parent / match[1]), text)
-    shell_call = script.Call(file.name, folder=os.path.relpath(file.parent))
-    is_shell_below = real.suffix in settings.SHELLS and os.pardir not in shell_call.folder  # below the working directory
-    started_commands = functools.partial(calls.started_commands, text, shell_call, request) if is_shell_below else tuple
+    started_commands: tuple[str, ...] = ()
+    folder = os.path.relpath(file.parent)
+    if real.suffix in settings.SHELLS and os.pardir not in folder:  # below the working directory, where the user types
+        started_commands = calls.started_commands(text, script.Call(file.name, folder=folder), request)
     parsed_script = launcher.read(text, str(file), started_commands=started_commands, requested=request.space)
     return text, parsed_script, started_commands
 
@@ -165,11 +163,6 @@ def _read_python(
 def _import_tune(file: Path, request: Request, *, is_notebook: bool) -> int:
     """Write the job of a script with a search of Ray Tune, as `platform import ray` does; return the exit code.
 
-    Args:
-        file: The script, or the file for the code of a notebook.
-        request: Options of the user.
-        is_notebook: Whether it is that of a notebook.
-
     Raises:
         InputError: There is a space or an objective, or the script is the code of a notebook.
         SpecError: The search cannot be read.
@@ -193,7 +186,7 @@ def _import_tune(file: Path, request: Request, *, is_notebook: bool) -> int:
 
 
 def _included_text(file: Path) -> str:
-    """Return the text of a file that a Makefile includes; "" if there is no such file."""
+    """Return the text of a file that a Makefile includes; "" if there is none, as `-include` allows."""
     return script_folder.source(file) if file.is_file() else ""
 
 
@@ -226,7 +219,7 @@ def _options_with_dotenv(parsed_script: Script, file: Path) -> tuple[Option, ...
         lines = document.decode(document.content(file), file.name).splitlines()
     except (OSError, ValueError):
         return parsed_script.options
-    pairs = (line.removeprefix("export ").partition("=") for line in lines)
+    pairs = (line.removeprefix("export ").partition("=") for line in lines)  # export LR="0.1"
     values = {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
     return tuple(
         script.with_default(option, values.get(option.name)) if option.kind in ("float", "int") else option

@@ -72,11 +72,6 @@ def hidden_files(title: str, text: str, start: script_folder.Start) -> list[str]
     """Return the hidden files of a job's folder that its script names, and that need a rule in `.jobignore` to be packed.
 
     Files that may have secrets are left out, and printed.
-
-    Args:
-        title: Name of the script for messages.
-        text: Text of the script.
-        start: Its start in the job's folder.
     """
     folder = start.folder
     names = [*_HIDDEN_NAME.findall(text), *([".env"] if "load_dotenv" in text else [])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class Origin:
         title: Name for messages.
         new_files: Files to write beside the job's.
         call: Call of the script in a command that the user types; None without one.
-        started_commands: Function that returns the commands of a shell script, for a message, see `calls.started_commands`.
+        started_commands: Of a shell script, the commands that make the jobs of its Python commands, for messages.
     """
 
     file: Path
@@ -85,7 +85,7 @@ class Origin:
     title: str
     new_files: tuple[NewFile, ...] = ()
     call: script.Call | None = None
-    started_commands: Callable[[], Sequence[str]] = tuple
+    started_commands: tuple[str, ...] = ()
 
     @property
     def short_title(self) -> str:

@@ -15,7 +15,7 @@ import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.cli import output
@@ -59,6 +59,37 @@ _DATA_FOLDERS = ("data", "input", "dataset", "datasets")
 _OPPOSITE = {"minimize": "maximize", "maximize": "minimize"}
 
 
+class FixedParam(NamedTuple):
+    """A parameter that is the same in all trials.
+
+    Attributes:
+        value: Its value; None if the user must write it.
+        comment: Comment in job.yaml; "" for none.
+    """
+
+    value: Any
+    comment: str
+
+
+class Objective(NamedTuple):
+    """A metric to optimize.
+
+    Attributes:
+        source: Source that the metric is read from.
+        fields: Field `objective` of job.yaml: `metric` and `direction`.
+        reason: Reason for the choice, for a comment.
+    """
+
+    source: MetricSource
+    fields: dict[str, str]
+    reason: str
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return self.fields["metric"]
+
+
 @dataclasses.dataclass(frozen=True)
 class ScriptJob:
     """The parts of a job that do not need a smoke run.
@@ -67,7 +98,7 @@ class ScriptJob:
         script: Path of the script in the job's folder.
         arguments: Field `arguments` of job.yaml; None for the default.
         command: Command that starts the script; [] if the job can run it as a script.
-        params: Parameters of every trial, each with a comment. A value of None must be written by the user.
+        params: Parameters of every trial, by name.
         space: Parameters to search, by name.
         further_space: Lines of job.yaml, to be written as comments, for further parameters that are likely to be searched.
         further_params: Such lines for the other parameters with their defaults.
@@ -90,7 +121,7 @@ class ScriptJob:
     script: str
     arguments: Any
     command: list[str]
-    params: dict[str, tuple[Any, str]]
+    params: dict[str, FixedParam]
     space: dict[str, guess.Guess]
     further_space: list[str]
     further_params: list[str]
@@ -112,12 +143,12 @@ class ScriptJob:
     @property
     def missing(self) -> list[str]:
         """The parameters that need a value from the user."""
-        return [name for name, (value, _) in self.params.items() if value is None]
+        return [name for name, param in self.params.items() if param.value is None]
 
     @property
     def default_values(self) -> dict[str, Any]:
         """The values of all parameters in a run with the script's defaults."""
-        return {name: value for name, (value, _) in self.params.items()} | self.defaults
+        return {name: param.value for name, param in self.params.items()} | self.defaults
 
     def command_line(self) -> list[str]:
         """Return the command line of a run with the script's defaults."""
@@ -129,22 +160,20 @@ class ScriptJob:
 
     def default_arguments(self) -> list[str]:
         """Return the script's arguments in a run with its defaults; [] if it gets its parameters by other ways."""
-        field = self.arguments
-        if isinstance(field, dict) and "items" not in field:
+        if self.arguments is None and self.command:
             return []
-        is_settings_file = isinstance(field, str) and field.endswith(settings.SUFFIXES)
-        if is_settings_file or field == "none" or (field is None and self.command):
-            return []
-        mapping = field if isinstance(field, dict) else {"items": field or arguments.FLAGS}
-        items = mapping["items"]
-        if isinstance(items, str):  # the name of a form, which is the placeholder for all parameters in it
-            items = [f"{{{items}}}"]
+        field = self.arguments if isinstance(self.arguments, dict) else {"items": self.arguments or arguments.FLAGS}
+        items = field.get("items", "none")  # a dict without items names a settings file
+        if isinstance(items, str):
+            if items == "none" or items.endswith(settings.SUFFIXES):
+                return []
+            items = [f"{{{items}}}"]  # the name of a form is the placeholder for all parameters in it
         item_names = {name for _, name in arguments.placeholders(items)}
         command_names = {name for _, name in arguments.placeholders(self.command)}
         # Values in a settings file or in the command are arguments only if an item names them.
         left_out = {*self.in_file, *command_names} - item_names
         values = {name: value for name, value in self.default_values.items() if name not in left_out}
-        return arguments.build(items, values, {}, mapping.get("booleans", "switch"), mapping.get("lists", "spread"))
+        return arguments.build(items, values, {}, field.get("booleans", "switch"), field.get("lists", "spread"))
 
 
 def build(
@@ -176,7 +205,7 @@ def build(
     writes_defaults = len(options) <= _MOST_PARAMS and _writes_defaults(parsed_script, form)
     other_options = [option for option in options if option.name not in space]
     params = {
-        option.name: _value_and_comment(option, declared)
+        option.name: _fixed_param(option, declared)
         for option in other_options
         if option.required
         or option.name in in_command
@@ -200,7 +229,7 @@ def build(
         further_params=_further_params([option for option in other_options if option.name not in params], form),
         searchable=[key for key in _number_names(addable_options, list(likely)) if key not in space][:_MOST_SHOWN],
         defaults={
-            option.name: _without_list(option.default)
+            option.name: _single_item(option.default)
             for option in options
             if option.default is not None and option.name in space and option.name not in parsed_script.unknown
         },
@@ -217,18 +246,13 @@ def build(
     )
 
 
-def _without_list(default: Any) -> Any:
+def _single_item(default: Any) -> Any:
     """Return the item of a list with one item, as of an argument with nargs="+", and any other default unchanged."""
     return default[0] if isinstance(default, (list, tuple)) and len(default) == 1 else default
 
 
 def _further_space(options: Sequence[Option], likely: Mapping[str, guess.Guess]) -> list[str]:
-    """Return the lines of job.yaml for options that are likely to be searched, but are not.
-
-    Args:
-        options: Options that are not searched.
-        likely: Parameter of each option that is likely to be searched, by name.
-    """
+    """Return the lines of job.yaml for options that are likely to be searched, but are not."""
     return [
         _field_line(option.name, likely[option.name].fields, f"guessed: {likely[option.name].reason}{_at(option)}")
         for option in options
@@ -289,13 +313,13 @@ def _settable_options(declared: Declared, form: str) -> list[Option]:
     return [option for option in options if not _is_secret(option)]
 
 
-def _value_and_comment(option: Option, declared: Declared) -> tuple[Any, str]:
-    """Return the value of an option that is not searched, and a comment. The value is None if the user must write it."""
+def _fixed_param(option: Option, declared: Declared) -> FixedParam:
+    """Return the parameter for an option that is not searched. A required option has a guessed value, or none."""
     if not option.required:
-        return option.default, ""
+        return FixedParam(option.default, "")
     is_guessed = option.default is not None and option not in declared.options  # `_with_value` has replaced it
     value = option.choices[0] if option.choices else option.default
-    return value, "required; the value is guessed" if is_guessed else "required"
+    return FixedParam(value, "required; the value is guessed" if is_guessed else "required")
 
 
 def _boolean_style(declared: Declared) -> str:
@@ -327,7 +351,7 @@ def _comments(name: str, parsed_script: Script) -> list[str]:
 
 def _argument_items(
     options: Sequence[Option],
-    params: Mapping[str, tuple[Any, str]],
+    params: Mapping[str, FixedParam],
     parsed_script: Script,
     declared: Declared,
     form: str,
@@ -352,7 +376,7 @@ def _argument_items(
             if option.flag.startswith("-"):  # the script may prefer the argument to the value in the file
                 items.append(f"{option.flag}={{{option.name}}}")
             continue
-        lacks_value = option.name in params and params[option.name][0] is None and option.lists != "repeat"
+        lacks_value = option.name in params and params[option.name].value is None and option.lists != "repeat"
         items += _option_items(option, form, boolean_style, lacks_value=lacks_value)
     return items
 
@@ -534,13 +558,8 @@ def _is_heavy(module: str) -> bool:
     return name not in sys.stdlib_module_names and name != "trialplane" and script_folder.is_installed(name)
 
 
-def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
-    """Return the text of job.yaml.
-
-    Args:
-        job: The job.
-        result: Result of the smoke run; None without one.
-    """
+def yaml_text(job: ScriptJob, result: smoke.Smoke) -> str:
+    """Return the text of job.yaml."""
     lines = [f"# {comment}" for comment in job.comments]
     if any(parameter.reason for parameter in job.space.values()):
         lines.append("# Check the fields that are marked as guessed.")
@@ -557,7 +576,7 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
         lines.append(_field_line("links", list(job.links), "not uploaded: all trials share these"))
     if job.params or job.further_params:
         lines += ["", "params: # today's values, the same in every trial" if job.params else "# params:"]
-        lines += [f"  {_field_line(name, value, comment)}" for name, (value, comment) in job.params.items()]
+        lines += [f"  {_field_line(name, param.value, param.comment)}" for name, param in job.params.items()]
         lines += [f"  # {line}" for line in job.further_params]
     if job.space:
         lines += ["", "space: # what is searched"]
@@ -583,82 +602,76 @@ def yaml_text(job: ScriptJob, result: smoke.Smoke | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _resources_line(result: smoke.Smoke | None) -> str:
+def _resources_line(result: smoke.Smoke) -> str:
     """Return the line of the resources. The memory is that of the smoke run with headroom, in GiB."""
-    used = result.peak_memory / 2**30 if result is not None else 0.0
-    headroom = _HEADROOM if result is None or result.ended else _STOPPED_HEADROOM
-    memory = max(LEAST_MEMORY, math.ceil(headroom * used))
-    when = "" if result is None or result.ended else " before it was stopped"
+    used = result.peak_memory / 2**30
+    memory = max(LEAST_MEMORY, math.ceil(used * (_HEADROOM if result.ended else _STOPPED_HEADROOM)))
+    when = "" if result.ended else " before it was stopped"
     remark = f"one run with the defaults used {used:.1f} GiB{when}" if memory > LEAST_MEMORY else ""
     return _field_line("resources", {"cpus": 1, "memory": f"{memory}Gi"}, remark)
 
 
-def _pruner_line(job: ScriptJob, result: smoke.Smoke | None) -> str:
+def _pruner_line(job: ScriptJob, result: smoke.Smoke) -> str:
     """Return the line of the pruner; a comment if the objective has no values that a pruner could compare step by step."""
-    rung, reason = _first_rung(job, result)
-    if reason:
+    if reason := _no_pruner_reason(job, result):
         return f"# pruner: {reason}"
+    rung = _first_rung(best_objective(job, result), result)
     if rung == 1:  # the default
         return "pruner: asha"
     return _field_line("pruner", {"name": "asha", "min_resource": rung}, "the first step at which trials are compared")
 
 
-def _first_rung(job: ScriptJob, result: smoke.Smoke | None) -> tuple[int, str]:
-    """Return the first step at which the pruner compares trials, and "", or 0 and the comment in place of a pruner.
+def _no_pruner_reason(job: ScriptJob, result: smoke.Smoke) -> str:
+    """Return the comment with the reason why a job has no pruner; "" if it has one."""
+    objective = best_objective(job, result)
+    if objective is None:
+        return "none # the function's return value has no steps" if job.returned else ""
+    if job.duration:
+        return f"asha # not used: trials differ in {job.duration}, and the same step is early in one and the end of another"
+    if not result.was_run or result.series(objective.source, objective.metric) is not None:
+        return ""
+    if objective.metric not in result.metrics.get(objective.source, ()):
+        return f"asha # not used: one run did not show {objective.metric}, which may have no value per step"
+    return f"asha # not used: {objective.metric} was reported once, or twice without a step, as at the end of a phase"
+
+
+def _first_rung(objective: Objective | None, result: smoke.Smoke) -> int:
+    """Return the first step at which the pruner compares trials.
 
     It is a sixteenth of a run that has ended, so that no trial is judged by its first few steps, but at least the step of
     the first report, which would count at all rungs before it.
     """
-    chosen = best_objective(job, result)
-    if chosen is None:
-        return (0, "none # the function's return value has no steps") if job.returned else (1, "")
-    source, objective, _ = chosen
-    metric = objective["metric"]
-    if job.duration:
-        return (
-            0,
-            f"asha # not used: trials differ in {job.duration}, and the same step is early in one and the end of another",
-        )
-    if result is None:
-        return 1, ""
-    series = result.series(source, metric)
-    if series is None:
-        reason = f"{metric} was reported once, or twice without a step, as at the end of a phase"
-        if metric not in result.metrics.get(source, ()):
-            reason = f"one run did not show {metric}, which may have no value per step"
-        return 0, f"asha # not used: {reason}"
-    if not result.ended or result.failure:
-        return 1, ""
-    return max(1, series.first, series.last // _PARTS), ""
+    series = result.series(objective.source, objective.metric) if objective is not None else None
+    if series is None or not result.ended or result.failure:
+        return 1
+    return max(1, series.first, series.last // _PARTS)
 
 
-def pruner_message(job: ScriptJob, result: smoke.Smoke | None) -> str:
+def pruner_message(job: ScriptJob, result: smoke.Smoke) -> str:
     """Return the message that the job has a pruner, which the user has not asked for; "" without one, or without a metric.
 
     It names the first steps at which trials are compared, of a run that has ended only those that the run has reached.
     """
-    chosen, (rung, reason) = best_objective(job, result), _first_rung(job, result)
-    if chosen is None or reason or not job.space:
+    objective = best_objective(job, result)
+    if objective is None or _no_pruner_reason(job, result) or not job.space:
         return ""
+    rung = _first_rung(objective, result)
     steps, rest = [rung * _REDUCTION**power for power in range(3)], ", …"
-    series = None if result is None else result.series(chosen[0], chosen[1]["metric"])
-    if series is not None and result is not None and result.ended and not result.failure:
+    series = result.series(objective.source, objective.metric)
+    if series is not None and result.ended and not result.failure:
         steps, rest = [step for step in steps if step <= series.last], ""
     steps_text = f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}{rest}"
     return f"pruner: asha stops trials that are behind at {steps_text}; `--pruner none` at submit trains all to the end"
 
 
 def _enqueue_lines(job: ScriptJob) -> list[str]:
-    """Return the line of `enqueue`, which makes the script's defaults the first trial, with remarks on those out of range.
+    """Return the line of `enqueue`, which makes the script's defaults the first trial, with a remark on those out of range.
 
-    If all of them are out of range, this is a comment, and no lines if there are no defaults.
+    It is only a comment if all of them are out of range; [] if there are no defaults.
     """
     values = first_trial(job)
-    outside = "; ".join(
-        f"{name}, {job.defaults[name]} today, is outside of its range"
-        for name in job.space
-        if name in job.defaults and name not in values
-    )
+    names_outside = [name for name in job.space if name in job.defaults and name not in values]
+    outside = "; ".join(f"{name}, {job.defaults[name]} today, is outside of its range" for name in names_outside)
     if values:
         remark = f"today's values, tried first{f'; {outside}' if outside else ''}"
         return [_field_line("enqueue", [values], remark)]
@@ -684,63 +697,64 @@ def _contains(parameter: dict[str, Any], value: Any) -> bool:
     return math.isclose(steps_from_low, round(steps_from_low))
 
 
-def best_objective(job: ScriptJob, result: smoke.Smoke | None) -> tuple[MetricSource, dict[str, str], str] | None:
-    """Return the source of the metric to optimize, the field `objective`, and the reason for it; None without such a metric.
+def best_objective(job: ScriptJob, result: smoke.Smoke) -> Objective | None:
+    """Return the metric to optimize; None without one.
 
     The metric that the user names comes first, then the one that an option of the script names, then the one with the best
     name. If several sources have equally good metrics, it is the first one. The output comes before files, but progress bars
     after them, as these show rounded values of training.
     """
-    metrics_by_source = result.metrics if result else {}
     if job.objective is not None:
         return _requested_objective(job, job.objective, result)
     if (monitored := job.monitored) is not None:
-        for source, metrics in metrics_by_source.items():
+        for source, metrics in result.metrics.items():
             if monitored.metric in metrics:
                 fields = {"metric": monitored.metric, "direction": monitored.direction}
-                return source, fields, f"from {monitored.option}"
+                return Objective(source, fields, f"from {monitored.option}")
+    stopped = "" if result.ended else ", which was stopped before its end"
     objectives = [
-        (source, objective)
-        for source, metrics in metrics_by_source.items()
-        if (objective := guess.objective(metrics)) is not None
+        Objective(source, guessed, f"guessed from the metrics of one run{stopped}")
+        for source, metrics in result.metrics.items()
+        if (guessed := guess.objective(metrics)) is not None
     ]
-    if not objectives:
-        return None
-    source, objective = max(
+    # `max` returns the first of equals.
+    return max(
         objectives,
-        key=lambda pair: (guess.objective_rank(pair[1]["metric"]), not _is_only_in_bars(pair[0], pair[1]["metric"], result)),
+        key=lambda objective: (
+            guess.objective_rank(objective.metric),
+            not _is_only_in_bars(objective.source, objective.metric, result),
+        ),
+        default=None,
     )
-    stopped = "" if result is None or result.ended else ", which was stopped before its end"
-    return source, objective, f"guessed from the metrics of one run{stopped}"
 
 
-def _is_only_in_bars(source: MetricSource, metric: str, result: smoke.Smoke | None) -> bool:
+def _is_only_in_bars(source: MetricSource, metric: str, result: smoke.Smoke) -> bool:
     """Return whether a metric of a source occurs only in progress bars of the output."""
-    return source == smoke.STDOUT and result is not None and metric in result.only_in_bars
+    return source == smoke.STDOUT and metric in result.only_in_bars
 
 
-def metric_sources(job: ScriptJob, result: smoke.Smoke | None) -> tuple[list[MetricSource], list[str]]:
+def metric_sources(job: ScriptJob, result: smoke.Smoke) -> tuple[list[MetricSource], list[str]]:
     """Return the sources of a job's metrics, that of the objective first, and remarks on sources that are not read.
 
     Others are read for their losses and scores that the sources before them lack, so that each can be the objective. One
     that has the objective too is not: its values could be read in place of those of the first source. If the user names the
     objective, no others are read.
     """
-    chosen = best_objective(job, result)
-    if chosen is None:
+    objective = best_objective(job, result)
+    if objective is None:
         return [], []
-    source, objective, _ = chosen
-    metric, metrics_by_source = objective["metric"], result.metrics if result is not None else {}
-    if metric not in metrics_by_source.get(source, ()) or source.pattern or source == smoke.WANDB:
+    source, metric = objective.source, objective.metric
+    if metric not in result.metrics.get(source, ()) or source.pattern or source == smoke.WANDB:
         return [source], []
-    value = metrics_by_source[source][metric]
+    value = result.metrics[source][metric]
     sources, unread = [source], dict[MetricSource, Mapping[str, float]]()
-    for other, metrics in metrics_by_source.items():
-        known_names = {name for read in sources for name in metrics_by_source[read]}
-        new_names = [name for name in metrics if name not in known_names and guess.is_measure(name)]
+    for other, metrics in result.metrics.items():
         if other == source or other.pattern or other == smoke.WANDB:
             continue
-        if metric in metrics and not (_is_rounded(metrics[metric], value) and not new_names):
+        known_names = {name for read in sources for name in result.metrics[read]}
+        new_names = [name for name in metrics if name not in known_names and guess.is_measure(name)]
+        is_repeated = metric in metrics and _is_rounded(metrics[metric], value) and not new_names  # nothing is lost
+        if metric in metrics and not is_repeated:
             unread[other] = {name: metrics[name] for name in (metric, *new_names)}
         elif metric not in metrics and new_names and job.objective is None:
             sources.append(other)
@@ -756,7 +770,7 @@ def metric_sources(job: ScriptJob, result: smoke.Smoke | None) -> tuple[list[Met
 
 def _is_rounded(first: float, second: float) -> bool:
     """Return whether two numbers are equal, or one is the other with fewer decimal places."""
-    exponents = (decimal.Decimal(repr(number)).as_tuple().exponent for number in (first, second))
+    exponents = (decimal.Decimal(repr(number)).as_tuple().exponent for number in (first, second))  # -2 of 0.25
     places = min(-exponent for exponent in exponents if isinstance(exponent, int))
     return first == second or abs(first - second) <= 10.0**-places
 
@@ -779,37 +793,34 @@ def _declaration(source: MetricSource) -> Any:
     return {"from": "file", "path": source.path} if source.source == "file" else source.source
 
 
-def _requested_objective(
-    job: ScriptJob, requested: Mapping[str, str], result: smoke.Smoke | None
-) -> tuple[MetricSource, dict[str, str], str]:
-    """Return what `best_objective` does for a metric that the user names, with the spelling that a run has shown."""
-    metrics_by_source = result.metrics if result else {}
-    spelling = smoke.spelling(requested["metric"])
-    shown = [(source, name) for source, metrics in metrics_by_source.items() for name in metrics]
-    exact = [(source, name) for source, name in shown if name == requested["metric"]]
-    exact.sort(key=lambda pair: _is_only_in_bars(pair[0], pair[1], result))
-    similar = [(source, name) for source, name in shown if smoke.spelling(name) == spelling]
-    other_name = same_words(requested["metric"], (name for _, name in shown))
-    if not (exact or similar) and other_name:
+def _requested_objective(job: ScriptJob, requested: Mapping[str, str], result: smoke.Smoke) -> Objective:
+    """Return the metric that the user names, with the spelling that a run has shown."""
+    metric = requested["metric"]
+    shown = [(source, name) for source, metrics in result.metrics.items() for name in metrics]
+    same = [(source, name) for source, name in shown if name == metric]
+    same.sort(key=lambda pair: _is_only_in_bars(pair[0], pair[1], result))
+    same += [(source, name) for source, name in shown if smoke.spelling(name) == smoke.spelling(metric)]
+    if same:
+        source, name = same[0]
+        reason = "as requested, the number that it prints without a name" if source.pattern else "as requested"
+        return Objective(source, {**requested, "metric": name}, reason)
+    if other_name := same_words(metric, (name for _, name in shown)):  # val_loss for loss/val
         source = next(source for source, name in shown if name == other_name)
-        return source, {**requested, "metric": other_name}, f"{requested['metric']} by another name"
-    only_source = next(iter(metrics_by_source), smoke.STDOUT) if len(metrics_by_source) == 1 else smoke.STDOUT
+        return Objective(source, {**requested, "metric": other_name}, f"{metric} by another name")
+    only_source = next(iter(result.metrics)) if len(result.metrics) == 1 else smoke.STDOUT
     likely_source = next((MetricSource("file", path=path) for path in job.metric_files), only_source)
-    if result is None:
-        return likely_source, dict(requested), "the script was not run to see it"
-    if not (exact or similar):
-        metrics = {name: value for values in metrics_by_source.values() for name, value in values.items()}
-        if guess.is_held_out(requested["metric"]):  # `accuracy` may be that of `train_accuracy`, and has its value then
-            training_values = {value for name, value in metrics.items() if guess.is_of_training(name)}
-            metrics = {name: value for name, value in metrics.items() if value not in training_values}
-        hint = errors.nearest(requested["metric"], metrics)
-        return likely_source, dict(requested), f"one run did not show it{f'; {hint}' if hint.startswith('did') else ''}"
-    source, name = (exact or similar)[0]
-    reason = "as requested, the number that it prints without a name" if source.pattern else "as requested"
-    return source, {**requested, "metric": name}, reason
+    if not result.was_run:
+        return Objective(likely_source, dict(requested), "the script was not run to see it")
+    values = {name: value for metrics in result.metrics.values() for name, value in metrics.items()}
+    if guess.is_held_out(metric):  # `accuracy` may be that of `train_accuracy`, and has its value then
+        training_values = {value for name, value in values.items() if guess.is_of_training(name)}
+        values = {name: value for name, value in values.items() if value not in training_values}
+    hint = errors.nearest(metric, values)
+    similar = f"; {hint}" if hint.endswith("?") else ""
+    return Objective(likely_source, dict(requested), f"one run did not show it{similar}")
 
 
-def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -> tuple[str, str]:
+def placeholder_message(job: ScriptJob, result: smoke.Smoke, file: str) -> tuple[str, str]:
     """Return a message that the objective in a job's file is a placeholder, and the option of `submit` that replaces it."""
     reason, remedy = _placeholder_remark(job, result)
     metrics = _metrics(result)
@@ -818,46 +829,44 @@ def placeholder_message(job: ScriptJob, result: smoke.Smoke | None, file: str) -
     return f"{reason}, so the objective in {file} is a placeholder: {remedy}", f" --objective {metric}:{direction}"
 
 
-def _placeholder_remark(job: ScriptJob, result: smoke.Smoke | None) -> tuple[str, str]:
+def _placeholder_remark(job: ScriptJob, result: smoke.Smoke) -> tuple[str, str]:
     """Return the reason why the objective is a placeholder, and what to do: "it printed no metric", "name a metric that …".
 
     `capture: wandb` is written only after a run, so without one the script must print the metric.
     """
-    if result is None:
+    if not result.was_run:
         reason = "the script was not run"
     elif metrics := _metrics(result):
         reason = f"no metric that it printed has the name of an objective ({', '.join(smoke.shown_names([metrics]))})"
     else:
         reason = "it printed no metric"
-    verb = "logs to W&B" if result is not None and job.uses_wandb else "prints"
+    verb = "logs to W&B" if result.was_run and job.uses_wandb else "prints"
     origin = f"of {' or '.join(job.metric_files)}" if job.metric_files else f"that it {verb}"
     return reason, f"name a metric {origin}"
 
 
-def _metrics(result: smoke.Smoke | None) -> list[str]:
-    """Return the names of all metrics of a smoke run; [] without a run."""
-    return [metric for source_metrics in result.metrics.values() for metric in source_metrics] if result else []
+def _metrics(result: smoke.Smoke) -> list[str]:
+    """Return the names of all metrics of a smoke run."""
+    return [metric for metrics in result.metrics.values() for metric in metrics]
 
 
-def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
+def _metric_lines(job: ScriptJob, result: smoke.Smoke) -> list[str]:
     """Return the lines of the objective, and of the source of its metric unless that is the default.
 
     The objective is a metric of the smoke run, the value that the script returns, or a placeholder, in this order.
     """
-    if (chosen := best_objective(job, result)) is not None:
-        source, objective, reason = chosen
+    if (objective := best_objective(job, result)) is not None:
         sources, remarks = metric_sources(job, result)
-        names = smoke.shown_names([result.metrics.get(source, ())]) if result is not None else []
-        other_names = ", ".join(name for name in names if name != objective["metric"])
+        shown_metrics = result.metrics.get(objective.source, {})
+        other_names = ", ".join(name for name in smoke.shown_names([shown_metrics]) if name != objective.metric)
         others = f"; the others: {other_names}" if other_names else ""
-        has_steps = result is not None and result.series(source, objective["metric"]) is not None
+        has_steps = result.series(objective.source, objective.metric) is not None
         last = "; the last value counts, with `of: best` the best one" if has_steps else ""
         # W&B's package would need an account. A metric that one run did not show may be logged to it, or printed.
-        is_shown = result is not None and objective["metric"] in result.metrics.get(source, ())
-        captures_wandb = result is not None and (smoke.WANDB in result.metrics or (job.uses_wandb and not is_shown))
-        source_lines = _source_lines(job, sources, captures_wandb=captures_wandb)
+        may_log = result.was_run and job.uses_wandb and objective.metric not in shown_metrics
+        source_lines = _source_lines(job, sources, captures_wandb=may_log or smoke.WANDB in result.metrics)
         source_lines += [f"# {escapes.escape_controls(remark)}" for remark in remarks]
-        return [*source_lines, _field_line("objective", objective, f"{reason}{last}{others}")]
+        return [*source_lines, _field_line("objective", objective.fields, f"{objective.reason}{last}{others}")]
     if job.returned:
         return _returned_metric_lines(job)
     remark = f"a placeholder: {'; '.join(_placeholder_remark(job, result))}"
@@ -866,7 +875,7 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke | None) -> list[str]:
         declarations = [{"from": "file", "path": path} for path in job.metric_files]
         return [_field_line("metrics", declarations, "which the stages declare"), placeholder]
     capture = _field_line("capture", "wandb", _CAPTURED_WANDB)
-    return [capture, placeholder] if result is not None and job.uses_wandb else [placeholder]
+    return [capture, placeholder] if result.was_run and job.uses_wandb else [placeholder]
 
 
 def _source_lines(job: ScriptJob, sources: Sequence[MetricSource], *, captures_wandb: bool) -> list[str]:

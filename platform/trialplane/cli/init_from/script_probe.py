@@ -12,10 +12,10 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.cli import importing, output
@@ -89,11 +89,6 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
 
     If the script takes no arguments, the parameters replace values in its text. If there are no such values either, a script
     that searches by itself has no parameters.
-
-    Args:
-        copy: Copy of the script.
-        parsed_script: Content of the script.
-        requested: Names of the parameters that the user wants to search; none to guess.
 
     Raises:
         InputError: There are no parameters, or the script ends before it reads its arguments.
@@ -201,15 +196,10 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     name = path.relative_to(copy.folder).as_posix() if path.is_relative_to(copy.folder) else str(path)
     called_copy = dataclasses.replace(copy, name=name)
     declared, appended = _called_parameters(called_copy, called_script, call, requested)
-    positions = _positions(called_script, declared, call, requested) | _attached_values(declared, call)
-    command = launcher.with_names(launcher.with_positions(command, positions), _short_names(command, declared))
-    known_names = {option.name for option in (*command.options, *declared.options)}
-    searched = {name.lower() for name in set(requested) - known_names}
-    variables = [option for option in called_script.variables if option.name.lower() in searched]
-    command = launcher.with_variables(command, variables)
+    called = _Called(called_copy, call, called_script, declared, appended)
+    command = _with_placeholders(command, called, requested)
     in_command = _options_in_command(command, declared)
-    command, in_file = _options_in_file(command, call, called_copy, called_script, declared, in_command, requested, appended)
-    # Then those that further arguments can set. A value that the command's arguments override is not a parameter.
+    command, in_file = _options_in_file(command, called, in_command, requested)
     in_file, left_out = _without_overridden(declared, command, in_file)
     appendable = _appendable_options(declared, command, in_command, appended)
     likely = () if requested else guess.space([*in_command.values()])
@@ -226,13 +216,14 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     has_likely = bool(requested or guess.space(options) or guess.positive_floats(options))
     if declared.failure.startswith(_MISSING_LIBRARY) and not has_likely:  # the script's arguments may be likely
         raise InputError(f"{copy.file}: {not_asked(declared)}; install it, and type this again; nothing was changed")
-    config = command.config if in_file else ""
-    command = dataclasses.replace(command, options=options, config=config, appended=appended, in_file=tuple(in_file))
     shared_in_command = (*script.shared_outputs(call.arguments), *script.shared_ports(str(copy.file)))
-    shared_paths = tuple(dict.fromkeys((*shared_in_command, *called_script.shared_paths)))
     command = dataclasses.replace(
         command,
-        shared_paths=shared_paths,
+        options=options,
+        config=command.config if in_file else "",
+        appended=appended,
+        in_file=tuple(in_file),
+        shared_paths=tuple(dict.fromkeys((*shared_in_command, *called_script.shared_paths))),
         top_modules=called_script.top_modules,
         late_modules=called_script.late_modules,
         unknown=tuple(unknown_names),
@@ -241,15 +232,38 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     return command, dataclasses.replace(declared, subcommands=(), overrides=False, function="")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Called:
+    """A Python script that a command calls.
+
+    Attributes:
+        copy: Copy of the job's folder, with the path of this script.
+        call: Its call in the command.
+        script: Its content.
+        declared: Its arguments.
+        appended: Form of arguments that are appended to the command: FLAGS, HYDRA or PAIRS; "" if it declares none.
+    """
+
+    copy: ScriptCopy
+    call: script.Call
+    script: Script
+    declared: Declared
+    appended: str
+
+
+def _with_placeholders(command: Script, called: _Called, requested: Collection[str]) -> Script:
+    """Return a command with placeholders for values whose names only its script knows, such as positional arguments."""
+    call, declared = called.call, called.declared
+    positions = _positions(called.script, declared, call, requested) | _attached_values(declared, call)
+    command = launcher.with_names(launcher.with_positions(command, positions), _short_names(command, declared))
+    known_names = {option.name for option in (*command.options, *declared.options)}
+    searched = {name.lower() for name in set(requested) - known_names}
+    variables = [option for option in called.script.variables if option.name.lower() in searched]
+    return launcher.with_variables(command, variables)
+
+
 def _options_in_file(
-    command: Script,
-    call: script.Call,
-    called_copy: ScriptCopy,
-    called_script: Script,
-    declared: Declared,
-    in_command: Mapping[str, Option],
-    requested: Collection[str],
-    appended: str,
+    command: Script, called: _Called, in_command: Mapping[str, Option], requested: Collection[str]
 ) -> tuple[Script, dict[str, Option]]:
     """Return a command with the file whose values a trial replaces in a copy, and these values by name.
 
@@ -260,69 +274,61 @@ def _options_in_file(
     3. The called script, if a requested name is a constant in it and none is in the file so far.
     4. A module that alone sets a requested name that nothing else has.
     There may be none.
-
-    Args:
-        command: The command.
-        call: Its call of a script.
-        called_copy: Copy of the job's folder with that script.
-        called_script: Content of the script.
-        declared: Its arguments.
-        in_command: Parameters in the command line.
-        requested: Names of the parameters that the user wants to search; none to guess.
-        appended: Form of appended arguments; "" if the script declares none.
     """
-    in_file = {option.name: option for option in command.options if option.name not in in_command}
-    if called_script.style is Style.CONFIGURATOR:  # its arguments override the file, so only they are set
-        in_file = {}
-    # The same for a flag of ml_collections: with --config, the arguments config.lr, … override lr, … of the file.
-    flags = [word.lstrip("-").partition("=")[0] for word in call.arguments if word.startswith("-")]
-    nested = {option.name for option in declared.options} & {f"{flag}.{key}" for flag in flags for key in in_file}
-    # A parser such as ConfigArgParse reads a file whose values are all its arguments, which override them.
-    declared_names = [*_spellings(declared.options), *(text.partition(":")[0].lstrip("-") for text in declared.left_out)]
-    declares_all = set(map(_key, in_file)) <= set(map(_key, declared_names))
-    is_of_parser = declares_all and not command.config.endswith(settings.SUFFIXES)
-    in_file = {} if nested or is_of_parser else in_file
+    declared = called.declared
+    in_file = _settings_of_command(command, called, in_command)
     known_options = [*in_command.values(), *in_file.values(), *declared.options]
-    has_parameters = in_command or appended or guess.space(known_options)
+    has_parameters = bool(in_command or called.appended or guess.space(known_options))
     # Appended arguments are of no use if none is worth a search, and the user requests none.
-    is_of_no_use = not (requested or declared.failure or guess.space(known_options) or guess.positive_floats(known_options))
-    if not has_parameters or (appended and is_of_no_use):
-        text_values = {called_copy.name: called_script.values, **_module_values(called_copy, called_script)}
-        config = next((name for name, values in text_values.items() if guess.space(values)), called_copy.name)
+    is_of_use = bool(requested or declared.failure or guess.space(known_options) or guess.positive_floats(known_options))
+    if not has_parameters or (called.appended and not is_of_use):
+        text_values = {called.copy.name: called.script.values, **_module_values(called.copy, called.script)}
+        config = next((name for name, values in text_values.items() if guess.space(values)), called.copy.name)
         if not has_parameters or guess.space(text_values[config]):
             in_file = {option.name: option for option in text_values[config]}
             command = dataclasses.replace(command, config=config)
-    constants = _constants(called_script, requested, [*in_command, *in_file, *_spellings(declared.options)])
-    requested_keys = set(map(_key, requested))
-    if constants and requested_keys.isdisjoint(map(_key, in_file)):  # a trial can replace the values of one file only
+    constants = _constants(called.script, requested, [*in_command, *in_file, *_spellings(declared.options)])
+    requested_names = set(map(_normalized, requested))
+    if constants and requested_names.isdisjoint(map(_normalized, in_file)):  # a trial can replace values of one file only
         in_file = constants
-        command = dataclasses.replace(command, config=called_copy.name)
+        command = dataclasses.replace(command, config=called.copy.name)
     known_names = [*in_command, *in_file, *_spellings(declared.options)]
     # Only of a script that lists all of its arguments, an unknown name is certainly none. A script that did not start lists
     # none, and Hydra does not list all keys.
-    lists_all = not (declared.failure or declared.overrides or declared.pairs or called_script.style is Style.HYDRA)
-    if lists_all and requested_keys.isdisjoint(map(_key, in_file)):
+    lists_all = not (declared.failure or declared.overrides or declared.pairs or called.script.style is Style.HYDRA)
+    if lists_all and requested_names.isdisjoint(map(_normalized, in_file)):
         missing_names = [name for name in requested if not any(_means(name, known_name) for known_name in known_names)]
-        module, values = _module_constants(called_copy, call, missing_names)
+        module, values = _module_constants(called.copy, called.call, missing_names)
         if module:
             in_file = values
             command = dataclasses.replace(command, config=module)
     return command, in_file
 
 
+def _settings_of_command(command: Script, called: _Called, in_command: Mapping[str, Option]) -> dict[str, Option]:
+    """Return the values of the settings file that a command names, by name; {} if arguments of its script override them."""
+    if called.script.style is Style.CONFIGURATOR:
+        return {}
+    in_file = {option.name: option for option in command.options if option.name not in in_command}
+    declared = called.declared
+    # A flag of ml_collections: with --config, the arguments config.lr, … override lr, … of the file.
+    flags = [word.lstrip("-").partition("=")[0] for word in called.call.arguments if word.startswith("-")]
+    if {option.name for option in declared.options} & {f"{flag}.{key}" for flag in flags for key in in_file}:
+        return {}
+    # A parser such as ConfigArgParse reads a file whose values are all its arguments.
+    declared_names = [*_spellings(declared.options), *(text.partition(":")[0].lstrip("-") for text in declared.left_out)]
+    declares_all = set(map(_normalized, in_file)) <= set(map(_normalized, declared_names))
+    return {} if declares_all and not command.config.endswith(settings.SUFFIXES) else in_file
+
+
 def _module_constants(copy: ScriptCopy, call: script.Call, names: Collection[str]) -> tuple[str, dict[str, Option]]:
-    """Return the path in the copy of a module that a script imports and that sets values of some names, and these values.
+    """Return the path in the copy of the module that a script imports and that sets values of some names, and these values.
 
-    The path is "" if no module does, or if several do.
-
-    Args:
-        copy: Copy of the script.
-        call: Its call in the command.
-        names: The names.
+    The path is "" if no imported module sets them, or if several do, so that it is unknown which one is meant.
     """
     folder = copy.folder / call.folder
-    typed_path = call.variables.get("PYTHONPATH", "").split(os.pathsep)
-    roots = [copy.path.parent, *(folder / entry for entry in filter(None, [".", *typed_path]))]
+    python_path = call.variables.get("PYTHONPATH", "").split(os.pathsep)
+    roots = [copy.path.parent, *(folder / entry for entry in filter(None, [".", *python_path]))]
     roots = list(dict.fromkeys(Path(os.path.normpath(root)) for root in roots))
     values_by_file: dict[Path, dict[str, Option]] = {}
     for file in script_folder.imported_files(copy.path, roots) if names else ():
@@ -341,22 +347,19 @@ def _module_constants(copy: ScriptCopy, call: script.Call, names: Collection[str
 
 def _means(name: str, known_name: str) -> bool:
     """Return whether a requested name may mean a known one, in another spelling or without the beginning of it."""
-    return _key(known_name) == _key(name) or _key(known_name).endswith(f".{_key(name)}")
+    return _normalized(known_name) == _normalized(name) or _normalized(known_name).endswith(f".{_normalized(name)}")
 
 
 def _set_in_both(
     in_file: Mapping[str, Option], appendable: Mapping[str, Option]
 ) -> tuple[dict[str, Option], dict[str, Option]]:
-    """Return the values in a file, those that an argument also sets with its flag, and the arguments without these.
+    """Return the values in a file, with the flag of the argument that also sets a value, and the other arguments.
 
-    Args:
-        in_file: Values in the file by their dotted names.
-        appendable: Options that can be appended to the command, by name.
+    A trial sets such a value in both, as either may override the other.
     """
     values, others = dict(in_file), dict(appendable)
     for name, argument in appendable.items():
-        key = name if name in values else settings.overridden_key(name, values)
-        if key:
+        if key := name if name in values else settings.overridden_key(name, values):
             values[key] = dataclasses.replace(values[key], flag=argument.flag, choices=argument.choices)
             del others[name]
     return values, others
@@ -392,11 +395,11 @@ def _positions(
         value = launcher.with_default(option, call.arguments[index])
         if option.name in requested or isinstance(value.default, (int, float)):
             values[index] = value
-    missing_options = options[len(indices) :]
-    last = max((number for number, option in enumerate(missing_options, 1) if option.name in requested), default=0)
-    added_options = missing_options[:last]  # up to the last requested one; those before it need a value
-    if all(option.default is not None for option in added_options):
-        values |= dict(enumerate(added_options, len(call.arguments)))
+    missing = options[len(indices) :]  # from the call
+    # All up to the last requested one are added, and those before it need a value.
+    count = max((number for number, option in enumerate(missing, 1) if option.name in requested), default=0)
+    if all(option.default is not None for option in missing[:count]):
+        values |= dict(enumerate(missing[:count], len(call.arguments)))
     return values
 
 
@@ -411,13 +414,14 @@ def _module_values(copy: ScriptCopy, parsed_script: Script) -> dict[str, Sequenc
 
 def _attached_values(declared: Declared, call: script.Call) -> dict[int, Option]:
     """Return the parameters whose numbers follow a short flag without a space, as in `-b16`, by their index in a call."""
-    numbers = {flag: option for option in declared.options for flag in (option.flag, *option.aliases)}
-    matches = {index: re.fullmatch(rf"(-\w)({settings.NUMBER})", word) for index, word in enumerate(call.arguments)}
-    return {
-        index: launcher.with_default(dataclasses.replace(numbers[match[1]], flag=match[1]), match[2])
-        for index, match in matches.items()
-        if match is not None and match[1] in numbers and match[0] not in numbers and not numbers[match[1]].style
-    }
+    options = {flag: option for option in declared.options for flag in (option.flag, *option.aliases)}
+    values: dict[int, Option] = {}
+    for index, word in enumerate(call.arguments):
+        match = re.fullmatch(rf"(-\w)({settings.NUMBER})", word)
+        is_flag_with_number = match is not None and word not in options and match[1] in options  # and no flag such as -1
+        if match is not None and is_flag_with_number and not options[match[1]].style:  # it is not a boolean
+            values[index] = launcher.with_default(dataclasses.replace(options[match[1]], flag=match[1]), match[2])
+    return values
 
 
 def _short_names(command: Script, declared: Declared) -> dict[str, Option]:
@@ -425,15 +429,11 @@ def _short_names(command: Script, declared: Declared) -> dict[str, Option]:
 
     The `epochs` of a script is `n` in `-n 5`, and `vn` in `-vn 5` with a switch `-v`.
     """
-    names = {option.name for option in command.options}
     assert command.call is not None
     typed_flags = {word.partition("=")[0] for word in command.call.arguments}
-    options = {
-        name: option
-        for name in names
-        if f"-{name}" in typed_flags and (option := _typed_option(name, command, declared)) is not None
-    }
-    return {name: option for name, option in options.items() if option.name not in names}
+    names = {option.name for option in command.options}
+    options = {name: _typed_option(name, command, declared) for name in names if f"-{name}" in typed_flags}
+    return {name: option for name, option in options.items() if option is not None and option.name not in names}
 
 
 def _positional_indices(declared: Declared, call: script.Call) -> list[int]:
@@ -480,8 +480,10 @@ def _typed_option(name: str, command: Script, declared: Declared) -> Option | No
         return options_by_flag[name]
     if all(f"-{letter}" in declared.switches for letter in name[:-1]) and f"-{name[-1]}" in short_flags:  # as in -vn 5
         return options_by_flag[name[-1]]
-    is_flag = command.call is not None and f"--{name}" in {word.partition("=")[0] for word in command.call.arguments}
-    options = {option.name: option for flag, option in options_by_flag.items() if is_flag and flag.startswith(name)}
+    typed_flags = [] if command.call is None else [word.partition("=")[0] for word in command.call.arguments]
+    if f"--{name}" not in typed_flags:
+        return None
+    options = {option.name: option for flag, option in options_by_flag.items() if flag.startswith(name)}
     return next(iter(options.values())) if len(options) == 1 else None
 
 
@@ -510,14 +512,14 @@ def _read_called_script(path: Path, call: script.Call, command: Script, requeste
     if may_search:
         is_chosen = bool(requested or (subcommand_name and not called_script.searching))
         _print_search(call, called_script, command, is_chosen=is_chosen)
-    if not may_search or requested or subcommand_name:  # the parameters besides those of the search are meant
+    if requested or subcommand_name:  # the parameters besides those of the search are meant
         return script.read(script_text, call.script, module_text, with_search=False, requested=requested)
     return called_script
 
 
 def subcommand(words: Sequence[str]) -> str:
-    """Return the subcommand among the arguments of a command; "" if the first one does not look like one."""
-    return next(filter(_SUBCOMMAND.fullmatch, words[:1]), "")
+    """Return the subcommand among the arguments of a command, their first word; "" if that does not look like one."""
+    return words[0] if words and _SUBCOMMAND.fullmatch(words[0]) else ""
 
 
 def _without_overridden(
@@ -531,7 +533,8 @@ def _without_overridden(
         in_file: Values in the file by their dotted names.
     """
     flags = [word.partition("=")[0] for word in command.call.arguments] if command.call is not None else []
-    flags += [alias for option in declared.options if set(option.aliases) & set(flags) for alias in option.aliases]
+    typed_options = [option for option in declared.options if set(option.aliases) & set(flags)]
+    flags += [alias for option in typed_options for alias in option.aliases]
     overriding = settings.overriding_flags([*command.command, *flags], in_file)
     remarks = tuple(f"{key} of {command.config}: {flag} of the command overrides it" for key, flag in overriding.items())
     return {key: option for key, option in in_file.items() if key not in overriding}, remarks
@@ -545,14 +548,14 @@ def _constants(parsed_script: Script, requested: Collection[str], declared_names
         requested: Names of the parameters that the user wants to search.
         declared_names: Names of arguments. A value with the name of one is left out, as the argument sets it.
     """
-    spellings = set(map(_key, declared_names))
-    options = (option for option in parsed_script.values if _key(option.name) not in spellings)
+    spellings = set(map(_normalized, declared_names))
+    options = (option for option in parsed_script.values if _normalized(option.name) not in spellings)
     requested_names = {name.lower() for name in requested}
     return {option.name: option for option in options if option.name.lower() in requested_names}
 
 
-def _key(name: str) -> str:
-    """Return what all spellings of a name share: tyro takes learning_rate for learning-rate, users model for MODEL."""
+def _normalized(name: str) -> str:
+    """Return what all spellings of a name share: `learning_rate` for `learning-rate`, as tyro does, `model` for `MODEL`."""
     return name.replace("-", "_").lower()
 
 
@@ -608,7 +611,7 @@ def _appendable_options(
     if command.call is not None and appended == arguments.HYDRA:
         # Hydra refuses an override that is given twice. Other parsers use the last value.
         set_names |= {word.partition("=")[0] for word in command.call.arguments}
-    # The name of the flag differs from that of the parameter in a loop: `--learning_rate {lr}`.
+    # In a loop of the shell, the name of the flag may differ from that of the parameter: `--learning_rate {lr}`.
     set_names |= set(re.findall(r"--?([\w.-]+)[ =]+[\"']?\{", " ".join(command.command)))
     set_names |= {option.name for name in set_names if (option := _typed_option(name, command, declared)) is not None}
     set_names = {name.replace("-", "_") for name in set_names}  # tyro takes --learning_rate for --learning-rate
@@ -633,13 +636,16 @@ def _with_typed_values(
         call: The call. Its arguments may be those of a shell script: `--lr ${LR:-0.3}`.
         likely: Names of the variables that are searched.
     """
-    words = [text for word in call.arguments for text in (word.split("=", 1) if word[:1] != "$" else [word])]
-    typed_options, unknown_names = dict(options), []
+    words: list[str] = []
+    for word in call.arguments:  # `--lr=0.1` is `--lr` and `0.1`, but `${LR:=0.3}` stays
+        words += [word] if word.startswith("$") else word.split("=", 1)
+    typed_options, unknown_names = dict(options), list[str]()
     for name, option in options.items():
         values = [value for flag, value in itertools.pairwise(words) if flag in (option.flag, *option.aliases)]
         if not values or option.lists or option.kind == "bool":
             continue
-        if set(re.findall(r"\$\{?(\w+)", values[-1])) & set(likely):
+        variables = re.findall(r"\$\{?(\w+)", values[-1])  # LR of ${LR:-0.3}
+        if set(variables) & set(likely):
             del typed_options[name]
         elif (text := _shell_value(values[-1], call.variables)) is None:
             unknown_names.append(name)
@@ -649,12 +655,14 @@ def _with_typed_values(
 
 
 def _shell_value(word: str, variables: Mapping[str, str]) -> str | None:
-    """Return the value of a word of a shell script: 0.3 of `${LR:-0.3}` without such a variable. None if it is not known."""
+    """Return the value of a word of a shell script: 0.3 of `${LR:-0.3}` without a variable LR. None if it is not known."""
     reference = _REFERENCE.fullmatch(word)
     if reference is None:
         return None if set(word) & set("$`") else word
-    value = variables.get(reference[1], "$")
-    return value if "$" not in value else _shell_value(reference[2] or "`", variables)
+    value, fallback = variables.get(reference[1]), reference[2]
+    if value is not None and "$" not in value:
+        return value
+    return _shell_value(fallback, variables) if fallback else None
 
 
 def _with_choices(declared: Declared, parsed_script: Script) -> Declared:
@@ -669,12 +677,6 @@ def _called_parameters(
     """Return the arguments of a script that a command calls, and their form: FLAGS, HYDRA, PAIRS, or "" if it declares none.
 
     If the script ends before it reads its arguments, there are none, but the reason.
-
-    Args:
-        copy: Copy of the script.
-        called_script: Content of the script.
-        call: Its call in the command.
-        requested: Names of the parameters that the user wants to search.
     """
     folder = copy.folder / call.folder
     may_merge = _may_merge_arguments(copy, called_script)
@@ -841,13 +843,7 @@ def _reads_wandb_config(text: str) -> bool:
 
 
 def _submit_command(file: Path, further_options: str = "", *, space: str = "NAME") -> str:
-    """Return the command, in backticks, that runs a study of a script without a job.yaml.
-
-    Args:
-        file: The script.
-        further_options: Further options of the command.
-        space: Name of the searched parameter.
-    """
+    """Return the command, in backticks, that runs a study of a script without a job.yaml."""
     script_options = f"{importing.shell_path(file)} --space {space}=LOW..HIGH --objective METRIC:min --local"
     return f"`{f'platform submit hpo {script_options} {further_options}'.strip()}`"
 
@@ -903,7 +899,7 @@ def refuse_unknown(
     parsed_script: Script,
     declared: Declared,
     title: str,
-    started_commands: Callable[[], Sequence[str]] = tuple,
+    started_commands: Sequence[str] = (),
     typed: str = "",
 ) -> None:
     """Check that a script has the parameters that the user wants to search.
@@ -914,8 +910,7 @@ def refuse_unknown(
         parsed_script: Content of the script.
         declared: Its arguments.
         title: Name of the script for messages.
-        started_commands: Function that returns commands with which the user can make the job of a Python command that the
-            script starts if it is a shell script.
+        started_commands: Commands that make the jobs of the Python commands that a shell script starts.
         typed: The user's command.
 
     Raises:
@@ -923,18 +918,18 @@ def refuse_unknown(
     """
     known_names = {option.name for option in declared.options}
     # jsonargparse lists `--model.backbone.help` in place of the arguments of a class that the command may choose.
-    prefixes = {name: itertools.accumulate(name.split(".")[:-1], "{}.{}".format) for name in names}
+    prefixes = {name: itertools.accumulate(name.split(".")[:-1], "{}.{}".format) for name in names}  # a, a.b of a.b.c
     unlisted_names = {name for name in names if any(f"{prefix}.help" in known_names for prefix in prefixes[name])}
     if unchecked_names := sorted(unlisted_names - known_names):
         output.note(f"{', '.join(unchecked_names)}: not checked, as jsonargparse lists no arguments of a class to choose")
     unknown_names = [name for name in names if name not in known_names | unlisted_names]
-    is_misspelled = any(errors.nearest(name, known_names - set(names)).endswith("?") for name in unknown_names)
+    is_misspelled = any(_is_similar(name, known_names - set(names)) for name in unknown_names)
     if unknown_names and declared.open and not is_misspelled:
         output.note(f"{', '.join(unknown_names)}: not checked, as {title} takes any --NAME=VALUE")
         return
-    flags = [option.flag for option in declared.options if option.flag]
-    has_unlisted_keys = declared.pairs and all(flag.startswith("-") for flag in flags)  # of yacs
-    # The options of a LightningCLI do not include the arguments of its Trainer.
+    # The keys of yacs may be unknown.
+    has_unlisted_keys = declared.pairs and all(option.flag.startswith("-") for option in declared.options if option.flag)
+    # Neither those of a LightningCLI, whose options do not include the arguments of its Trainer.
     has_unlisted_options = declared_arguments.LIGHTNING_CALLBACK in declared.subcommands
     if not unknown_names or has_unlisted_keys or has_unlisted_options:
         return
@@ -949,81 +944,76 @@ def refuse_unknown(
         names_text = " and no ".join(unknown_names)
         raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
     words, folder = ((), ".") if parsed_script.call is None else (parsed_script.call.arguments, parsed_script.call.folder)
-    in_files = {name: file_and_key for name in unknown_names if (file_and_key := _key_in_files(name, copy.folder, words))}
-    other_names = known_names - set(names)  # the user searches the rest already, and does not mean it twice
+    in_files = {name: key for name in unknown_names if (key := _find_key(name, copy.folder, words)) is not None}
     shared = {option.name: option for option in declared.options if option.shared}
-    similar_sizes = {name: arguments.similar_size(name, shared) for name in unknown_names}
-    shared_sizes = {name: shared[similar] for name, similar in similar_sizes.items() if similar}
-    names_with_hints = [
-        f"{name}; did you mean {shared_sizes[name].name}?"
-        if name in shared_sizes and "did you mean" not in text and name not in in_files
-        else text
-        for name, text in zip(
-            unknown_names,
-            _names_with_hints(unknown_names, known_names, other_names, in_files, declared.left_out),
-            strict=True,
-        )
-    ]
+    similar_sizes = {name: shared[size] for name in unknown_names if (size := arguments.similar_size(name, shared))}
+    started_remedy = launcher.started_remedy(started_commands)
     # Of a command that a shell script starts, the settings file is found.
-    if in_files and (started_remedy := launcher.started_remedy(started_commands())):
-        remedy = f"; {started_remedy}"
-    else:
-        remedy = _file_remedy(in_files, declared, folder, typed)
+    remedy = f"; {started_remedy}" if in_files and started_remedy else _file_remedy(in_files, declared, folder, typed)
     remedy = remedy or _remedy_with_longer_names(typed, unknown_names, known_names)
-    if not remedy and typed and len(unknown_names) == 1 and unknown_names[0] in shared_sizes:
-        size = shared_sizes[unknown_names[0]]
-        command = _with_names(typed, {unknown_names[0]: [size.name]})
-        remedy = f"; `{command}` searches the {size.default} in {size.place}, which one layer puts out and the next takes in"
-    has_similar = any(errors.nearest(name, other_names).endswith("?") for name in unknown_names)
-    if not remedy and not has_similar and (started_remedy := launcher.started_remedy(started_commands())):
+    if not remedy and typed and len(unknown_names) == 1 and similar_sizes:
+        [(name, layer_size)] = similar_sizes.items()
+        command = _with_names(typed, {name: [layer_size.name]})
+        shared_by = f"the {layer_size.default} in {layer_size.place}, which one layer puts out and the next takes in"
+        remedy = f"; `{command}` searches {shared_by}"
+    is_unlike_all = not any(_is_similar(name, known_names - set(names)) for name in unknown_names)
+    if not remedy and is_unlike_all and started_remedy:
         remedy = f"; for an option that it does not set, {started_remedy}"
-    elif not remedy and not has_similar and not reason and (copy.file.suffix == ".py" or parsed_script.call is not None):
+    elif not remedy and is_unlike_all and not reason and (copy.file.suffix == ".py" or parsed_script.call is not None):
         file = copy.file if parsed_script.call is None else Path(parsed_script.call.script)
         name = unknown_names[0].rpartition(".")[2]
         remedy = f"; for a value without a name in {file.name}, set `{name} = VALUE` at its top and use {name} there"
     if places := [f"{option.name}: {option.default}, {option.place}" for option in declared.options if option.place]:
         remedy = f"; those without a name of their own are {'; '.join(places[:_MOST_PLACES])}{remedy}"
-    names_text = "; and no ".join(names_with_hints)
-    raise InputError(f"{title} has no parameter {names_text}{reason}{remedy}; nothing was changed")
+    hints = _names_with_hints(unknown_names, names, declared, in_files, similar_sizes)
+    raise InputError(f"{title} has no parameter {'; and no '.join(hints)}{reason}{remedy}; nothing was changed")
+
+
+def _is_similar(name: str, known_names: Collection[str]) -> bool:
+    """Return whether a name may be a misspelled known one."""
+    return errors.nearest(name, known_names).endswith("?")  # did you mean lr?
 
 
 def _names_with_hints(
     unknown_names: Sequence[str],
-    known_names: Collection[str],
-    other_names: Collection[str],
-    in_files: Mapping[str, tuple[str, str]],
-    left_out: Sequence[str],
+    requested: Collection[str],
+    declared: Declared,
+    in_files: Mapping[str, _FileKey],
+    similar_sizes: Mapping[str, Option],
 ) -> list[str]:
     """Return unknown names of parameters, each with a hint at the name or the file that the user may mean.
 
     Args:
         unknown_names: The names.
-        known_names: Names of the script's parameters.
-        other_names: Those that the user does not search yet.
-        in_files: Settings file and full key of each name that one has.
-        left_out: Remarks on values that are not parameters.
+        requested: Names of all parameters that the user wants to search.
+        declared: Arguments of the script.
+        in_files: Key in a settings file of each name that one has.
+        similar_sizes: Size of a layer that an unknown name may mean.
     """
+    known_names = {option.name for option in declared.options}
+    other_names = known_names - set(requested)  # the user does not mean a name twice
     names_with_hints: list[str] = []
     for name in unknown_names:
-        remark = next((text for text in left_out if text.startswith(f"{name} of ")), "")
+        remark = next((text for text in declared.left_out if text.startswith(f"{name} of ")), "")
         longer_names = _longer_names(name, known_names)
-        similar = errors.nearest(name, other_names)
-        if not similar.endswith("?"):  # no name is similar: it is the list of all, which is printed once
-            similar = errors.nearest("", known_names)
-        is_printed = any(similar in text for text in names_with_hints)
+        last_part = name.rpartition(".")[2]
+        all_names = errors.nearest("", known_names)  # "there are …", which is printed once
         if name in in_files:
-            file, key = in_files[name]
-            names_with_hints.append(f"{name}; {file} has {key}")
+            names_with_hints.append(f"{name}; {in_files[name].file} has {in_files[name].key}")
         elif remark:
             names_with_hints.append(remark)
         elif longer_names:
             names_with_hints.append(f"{name}, but several: {' or '.join(longer_names)}")
-        elif (last_part := name.rpartition(".")[2]) in known_names:  # the file has only one value of this name
+        elif last_part in known_names:  # the file has only one value of this name
             names_with_hints.append(f"{name}; did you mean {last_part}?")
-        elif is_printed or not similar:
-            names_with_hints.append(name)
+        elif _is_similar(name, other_names):
+            names_with_hints.append(f"{name}; {errors.nearest(name, other_names)}")
+        elif name in similar_sizes:
+            names_with_hints.append(f"{name}; did you mean {similar_sizes[name].name}?")
+        elif all_names and not any(all_names in text for text in names_with_hints):
+            names_with_hints.append(f"{name}; {all_names}")
         else:
-            names_with_hints.append(f"{name}; {similar}")
+            names_with_hints.append(name)
     return names_with_hints
 
 
@@ -1064,8 +1054,20 @@ def _override_error(names: Collection[str], copy: ScriptCopy) -> str | None:
     return " ".join(text.split())[-_LONGEST_REASON:]
 
 
-def _key_in_files(name: str, folder: Path, words: Collection[str]) -> tuple[str, str] | None:
-    """Return the settings file of a project that has a name, and the full key there; None without one.
+class _FileKey(NamedTuple):
+    """A value in a settings file of a project.
+
+    Attributes:
+        file: Path of the file in the project.
+        key: Its full key, such as `train.lr`.
+    """
+
+    file: str
+    key: str
+
+
+def _find_key(name: str, folder: Path, words: Collection[str]) -> _FileKey | None:
+    """Return the place of a name in the settings files of a project; None if none has it.
 
     A file or section that the command names is preferred.
 
@@ -1074,23 +1076,25 @@ def _key_in_files(name: str, folder: Path, words: Collection[str]) -> tuple[str,
         folder: Folder of the project.
         words: Words of the command.
     """
-    candidates: list[tuple[bool, bool, str, str]] = []  # the least is the best: False is less than True
+    candidates: list[tuple[bool, bool, _FileKey]] = []  # the least is the best: False is less than True
     named_files = sorted(file for file in folder.rglob("*.*") if file.name.endswith(settings.SUFFIXES))
     files = (file for file in named_files if settings_file.is_configuration(file, folder))
     for file in itertools.islice(files, _MOST_SETTINGS_FILES):
         for option in script.settings_options(file.read_text(encoding="utf-8", errors="replace"), file.name):
-            if option.name.rpartition(".")[2] == name:
-                has_section = any(part in words for part in option.name.split("."))
-                path = file.relative_to(folder).as_posix()
-                candidates.append((file.stem not in words, not has_section, path, option.name))
-    return min(candidates)[2:] if candidates else None
+            *sections, last_part = option.name.split(".")
+            if last_part == name:
+                is_other_file = file.stem not in words
+                is_other_section = not any(part in words for part in (*sections, last_part))
+                key = _FileKey(file.relative_to(folder).as_posix(), option.name)
+                candidates.append((is_other_file, is_other_section, key))
+    return min(candidates)[2] if candidates else None
 
 
-def _file_remedy(in_files: Mapping[str, tuple[str, str]], declared: Declared, folder: str, typed: str) -> str:
+def _file_remedy(in_files: Mapping[str, _FileKey], declared: Declared, folder: str, typed: str) -> str:
     """Return the clause that says how names in a settings file are searched; "" without any.
 
     Args:
-        in_files: File and full key of each name.
+        in_files: File and key of each name.
         declared: Arguments of the script, some of which may name such a file, or take pairs of name and value.
         folder: Folder in which the script is started.
         typed: The user's command.
@@ -1102,7 +1106,7 @@ def _file_remedy(in_files: Mapping[str, tuple[str, str]], declared: Declared, fo
     pairs_flag = next((option.flag for option in declared.options if _TAKES_PAIRS.fullmatch(option.name)), "")
     typed_file = f"{file_option.flag} {os.path.relpath(file, folder)}".strip()
     remedy = f"; to search a value of {file}, write `{typed_file}` in the command, and `--space {key}=LOW..HIGH`"
-    keys = {name: key for name, (other_file, key) in in_files.items() if other_file == file}
+    keys = {name: other.key for name, other in in_files.items() if other.file == file}
     if file_option.flag and typed and (command := _with_file(typed, file_option, typed_file, keys)):
         remedy += f": `{command}`"
     if pairs_flag:
@@ -1112,9 +1116,9 @@ def _file_remedy(in_files: Mapping[str, tuple[str, str]], declared: Declared, fo
 
 
 def _with_file(typed: str, file_option: Option, typed_file: str, keys: Mapping[str, str]) -> str:
-    """Return the user's command with arguments that name a settings file, and keys of the file for names.
+    """Return the user's `platform init` with arguments that name a settings file, and keys of the file for names.
 
-    "" if the command has a shell's syntax, or is no Python script and has no arguments. Their place may be elsewhere.
+    "" if the place of the arguments is not known: in a shell's syntax, or of something else than a Python script or command.
 
     Args:
         typed: The user's command.
@@ -1129,11 +1133,13 @@ def _with_file(typed: str, file_option: Option, typed_file: str, keys: Mapping[s
         if option == "--space" and name in keys:
             words[index] = f"{keys[name]}{sign}{range_text}"
         elif option == "--from":
-            is_script = Path(word).is_file() and word.endswith(".py")
-            # A single word that is no script is another file, or a notebook that has not become a script yet.
-            if launcher.SHELL_SYNTAX.search(word) or (not is_script and (" " not in word or Path(word).is_file())):
+            is_file = Path(word).is_file()
+            is_script = is_file and word.endswith(".py")
+            is_command = " " in word and not is_file
+            if launcher.SHELL_SYNTAX.search(word) or not (is_script or is_command):  # another file, such as a notebook
                 return ""
             command = f"python {shlex.quote(word)}" if is_script else word
+            # Without the option that it has: --config=a.yaml, -c "b.yaml"
             command = re.sub(rf"""\s(?:{flags})(?:=|\s+)(?:"[^"]*"|'[^']*'|\S+)(?!\S)""", "", command)
             words[index] = f"{command} {typed_file}"
     return shlex.join(words)
@@ -1151,29 +1157,27 @@ def declared_space(space: Mapping[str, Any], declared: Declared) -> dict[str, An
     know it as another flag of the same option. A value in its text or a file may have a longer or a shorter name. A name
     stays as it is if the script has it, or if it could mean several arguments.
     """
-    similar_names: dict[str, set[str]] = {}
-    for option in declared.options:
-        for spelling in _spellings([option]):
-            similar_names.setdefault(_key(spelling), set()).add(option.name)
-    names = {option.name for option in declared.options}
     floats = {option.name for option in declared.options if option.kind == "float" or isinstance(option.default, float)}
-
-    def spelled(name: str) -> str:
-        """Return the name of the argument that a name of the space means."""
-        candidates = similar_names.get(_key(name), set())
-        is_left_out = any(text.startswith(f"{name} of ") for text in declared.left_out)  # with the reason
-        if not candidates and not is_left_out:
-            # `lr` may mean `optim.lr` of a file, and `net.Model.hidden` may mean `Model.hidden` of the script's text.
-            candidates = {
-                option.name
-                for option in declared.options
-                if option.name.endswith(f".{name}")
-                or any("." in key and name.endswith(f".{key}") for key in (option.name, *option.aliases))
-            }
-        return next(iter(candidates)) if len(candidates) == 1 and name not in names else name
-
-    named_space = {spelled(name): parameter for name, parameter in space.items()}
+    named_space = {_declared_name(name, declared): parameter for name, parameter in space.items()}
     return {
         name: short_forms.with_float_range(parameter) if name in floats else parameter
         for name, parameter in named_space.items()
     }
+
+
+def _declared_name(name: str, declared: Declared) -> str:
+    """Return the name of the argument that a name of the space means; the name itself if it means none, or several."""
+    options = declared.options
+    if name in {option.name for option in options}:
+        return name
+    candidates = {option.name for option in options if _normalized(name) in map(_normalized, _spellings([option]))}
+    is_left_out = any(text.startswith(f"{name} of ") for text in declared.left_out)  # with the reason
+    if not candidates and not is_left_out:
+        # `lr` may mean `optim.lr` of a file, and `net.Model.hidden` may mean `Model.hidden` of the script's text.
+        candidates = {
+            option.name
+            for option in options
+            if option.name.endswith(f".{name}")
+            or any("." in key and name.endswith(f".{key}") for key in (option.name, *option.aliases))
+        }
+    return candidates.pop() if len(candidates) == 1 else name

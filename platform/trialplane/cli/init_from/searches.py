@@ -128,13 +128,7 @@ def _write_study_job(origin: Origin, parsed_script: Script, start: script_folder
 
 
 def _objective_text(name: str, call: script.Call, start: script_folder.Start) -> str:
-    """Return the text of the module with the objective of a script's search, see `_OBJECTIVE`.
-
-    Args:
-        name: Path of the script in the job's folder.
-        call: Call of the script, with its arguments and environment variables.
-        start: Its start.
-    """
+    """Return the text of the module with the objective of a script's search, see `_OBJECTIVE`."""
     arguments_text = repr(name)
     arguments_text += f", arguments={list(call.arguments)}" if call.arguments else ""
     arguments_text += f", folder={start.cwd!r}" if start.cwd != (Path(name).parent.as_posix()) else ""

@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane.cli import output
 from trialplane.errors import SpecError
@@ -71,6 +71,33 @@ class SettingsFile:
         return dataclasses.replace(self, name=name, options=tuple(_options(self.folder / name)), others=())
 
 
+class NamedFile(NamedTuple):
+    """A settings file that a command names.
+
+    Attributes:
+        name: Path of the file; "" without one.
+        options: Its values.
+    """
+
+    name: str
+    options: Sequence[Option]
+
+
+_NO_FILE = NamedFile("", ())
+
+
+class _Stage(NamedTuple):
+    """The use of a script in a pipeline of DVC.
+
+    Attributes:
+        arguments: Arguments of the script.
+        sections: Parameters that the script's stage names, or sections with parameters; () for all.
+    """
+
+    arguments: tuple[str, ...]
+    sections: tuple[str, ...]
+
+
 def find(file: Path, parsed_script: Script, requested: Collection[str] = (), objective: str = "") -> SettingsFile | None:
     """Return the settings file of a script, from its folder or else from the nearest folder above that has one.
 
@@ -87,55 +114,72 @@ def find(file: Path, parsed_script: Script, requested: Collection[str] = (), obj
     """
     for folder in [file.parent, *file.parent.parents][: _LEVELS + 1]:
         stage = _stage(folder / dvc.FILE, file.relative_to(folder))
-        arguments, sections = stage or (None, ())
-        is_home = folder == file.parent
-        patterns = list(parsed_script.settings) if stage is None else [dvc.PARAMS]
-        if stage is None and parsed_script.style is Style.PARSED and not is_home:
-            # Above its folder, such a script reads a file only if an argument names it.
-            patterns = [pattern for pattern in patterns if parsed_script.needs_file and pattern.startswith("*")]
-        searched = set(requested) - {option.name for option in parsed_script.values}
-        options_by_name: dict[str, tuple[Option, ...]] = {}
-        # Files without a known suffix are chosen for their content.
-        by_content = [
-            name for name in parsed_script.texts if is_home and stage is None and _has_unknown_format(folder, name)
-        ]
-        for name in dict.fromkeys([name for pattern in patterns for name in _files(folder, pattern, is_home)] + by_content):
-            options = _section_options(folder / name, sections)
-            is_likely = name not in by_content or _has_config_path(PurePath(name))
-            is_relevant = (
-                stage is not None
-                or _has_requested(options, searched)
-                or (is_likely and _is_worth_search(name, options, parsed_script))
+        options_by_name = _candidates(folder, stage, file, parsed_script, requested)
+        if not options_by_name:
+            continue
+        ranks = {  # the least is the best
+            name: (
+                not _has_requested(options, requested),
+                PurePath(name).stem.lower() != objective.lower(),
+                not _has_config_path(PurePath(name)),
             )
-            if options and is_relevant:
-                options_by_name[name] = options
-        if options_by_name:
-            ranks = {
-                name: (
-                    not _has_requested(options, requested),
-                    PurePath(name).stem.lower() != objective.lower(),
-                    not _has_config_path(PurePath(name)),
-                )
-                for name, options in options_by_name.items()
-            }
-            first, *others = sorted(ranks, key=lambda name: ranks[name])
-            is_ambiguous = bool(others) and ranks[others[0]] == ranks[first]
-            others = [name for name in others if ranks[name] == ranks[first]] if is_ambiguous else others
-            if arguments is None and parsed_script.takes_file:
-                arguments = (first,)
-            return SettingsFile(folder, first, options_by_name[first], arguments, tuple(others[:_MOST_OTHERS]), is_ambiguous)
+            for name, options in options_by_name.items()
+        }
+        first, *others = sorted(ranks, key=lambda name: ranks[name])
+        equal = [name for name in others if ranks[name] == ranks[first]]
+        arguments = None if stage is None else stage.arguments
+        if arguments is None and parsed_script.takes_file:
+            arguments = (first,)
+        return SettingsFile(
+            folder, first, tuple(options_by_name[first]), arguments, tuple((equal or others)[:_MOST_OTHERS]), bool(equal)
+        )
     return None
 
 
-def _section_options(file: Path, sections: tuple[str, ...]) -> tuple[Option, ...]:
+def _candidates(
+    folder: Path, stage: _Stage | None, file: Path, parsed_script: Script, requested: Collection[str]
+) -> dict[str, list[Option]]:
+    """Return the files in a folder that may be the settings file of a script, by path in the folder, with their values.
+
+    Args:
+        folder: The folder of the script, or one above.
+        stage: Use of the script in a pipeline of the folder, which says that the file is `params.yaml`; None without one.
+        file: The script.
+        parsed_script: Content of the script.
+        requested: Names of the parameters that the user wants to search.
+    """
+    is_home = folder == file.parent
+    if stage is not None:
+        names = _files(folder, dvc.PARAMS, is_home)
+        return {name: options for name in names if (options := _section_options(folder / name, stage.sections))}
+    patterns = list(parsed_script.settings)
+    if parsed_script.style is Style.PARSED and not is_home:
+        # Above its folder, such a script reads a file only if an argument names it.
+        patterns = [pattern for pattern in patterns if parsed_script.needs_file and pattern.startswith("*")]
+    # Files without a known suffix are chosen for their content.
+    by_content = [name for name in parsed_script.texts if is_home and _has_unknown_format(folder, name)]
+    searched = set(requested) - {option.name for option in parsed_script.values}
+    options_by_name: dict[str, list[Option]] = {}
+    for name in dict.fromkeys([name for pattern in patterns for name in _files(folder, pattern, is_home)] + by_content):
+        options = _section_options(folder / name, sections=())
+        is_likely = name not in by_content or _has_config_path(PurePath(name))
+        if _has_requested(options, searched) or (is_likely and _is_worth_search(name, options, parsed_script)):
+            options_by_name[name] = options
+    return options_by_name
+
+
+def _section_options(file: Path, sections: tuple[str, ...]) -> list[Option]:
     """Return the values in a settings file that are below some sections, or all of its values if none is.
 
     A job.yaml of the platform is not a settings file, and has none.
     """
-    if file.name == load.FILE:
-        return ()
-    options = _options(file)
-    return tuple([option for option in options if _is_below(option.name, sections)] or options)
+    options = [] if file.name == load.FILE else _options(file)
+    in_sections = [
+        option
+        for option in options
+        if any(option.name == section or option.name.startswith(f"{section}.") for section in sections)
+    ]
+    return in_sections or options
 
 
 def _is_worth_search(name: str, options: Sequence[Option], parsed_script: Script) -> bool:
@@ -145,11 +189,10 @@ def _is_worth_search(name: str, options: Sequence[Option], parsed_script: Script
     return bool(guess.space(options)) and not has_own_values
 
 
-def named(command: str, folder: Path, requested: Collection[str] = (), *, by_stem: bool = True) -> tuple[str, list[Option]]:
-    """Return the name of the settings file that a command line names, and its values.
+def named(command: str, folder: Path, requested: Collection[str] = (), *, by_stem: bool = True) -> NamedFile:
+    """Return the settings file that a command line names.
 
     It is the first one with a parameter that the user wants to search, or else the first one with values worth a search.
-    Without such a file, the name is "", and the list of values is empty.
 
     Args:
         command: Command line.
@@ -158,30 +201,37 @@ def named(command: str, folder: Path, requested: Collection[str] = (), *, by_ste
         by_stem: Whether the value of an option such as `--config` may also be a file's name without suffix, as
             `--config base` may mean `configs/base.yaml`. A note then says which file that is.
     """
-    words = re.split(r"[\s=\"']+", command)
-    values_by_name: dict[str, list[Option]] = {}
-    for word in dict.fromkeys(words):
-        name = word.removeprefix("./")
-        is_below = not Path(name).is_absolute() and os.pardir not in Path(os.path.normpath(folder / name)).parts
-        if is_below and _may_have_settings(folder / name):
-            values_by_name[name] = _options(folder / name)
-    is_by_stem = by_stem and not values_by_name
+    words = _words(command)
+    paths = dict.fromkeys(word.removeprefix("./") for word in words)
+    files = [NamedFile(path, _options(folder / path)) for path in paths if _may_be_named(folder, path)]
+    is_by_stem = by_stem and not files
     if is_by_stem:
-        values_by_name = {name: _options(folder / name) for name in _named_by_stem(words, folder)}
-    with_requested = (name for name, values in values_by_name.items() if _has_requested(values, requested))
-    worth_search = (name for name, values in values_by_name.items() if guess.space(values))
-    name = next(with_requested, None) or next(worth_search, "")
-    if is_by_stem and name:
-        output.note(f"{name} is taken as the settings file that the command names without its suffix")
-    return name, values_by_name.get(name, [])
+        files = [NamedFile(path, _options(folder / path)) for path in _named_by_stem(words, folder)]
+    with_requested = (file for file in files if _has_requested(file.options, requested))
+    worth_search = (file for file in files if guess.space(file.options))
+    file = next(with_requested, None) or next(worth_search, _NO_FILE)
+    if is_by_stem and file.name:
+        output.note(f"{file.name} is taken as the settings file that the command names without its suffix")
+    return file
+
+
+def _words(command: str) -> list[str]:
+    """Return the words of a command line, without quotes: `--config` and `a.yaml` of `--config="a.yaml"`."""
+    return re.split(r"[\s=\"']+", command)
+
+
+def _may_be_named(folder: Path, path: str) -> bool:
+    """Return whether a path in a command is that of a file that may have settings, in the folder or below."""
+    is_below = not Path(path).is_absolute() and os.pardir not in Path(os.path.normpath(folder / path)).parts
+    return is_below and _may_have_settings(folder / path)
 
 
 def _may_have_settings(file: Path) -> bool:
-    """Return whether a file that a command names may have settings: by its suffix, or for its content if it is small."""
-    if file.name.endswith(settings.SUFFIXES):
+    """Return whether a file exists and may have settings: by its suffix, or for its content if it is small."""
+    if not script_folder.exists(file) or file.name.endswith(settings.SUFFIXES):
         return script_folder.exists(file)
     # The texts in a .env file may be secrets.
-    return script_folder.exists(file) and file.is_file() and file.stat().st_size <= _MOST_BYTES and ".env" not in file.name
+    return file.is_file() and file.stat().st_size <= _MOST_BYTES and ".env" not in file.name
 
 
 def _has_unknown_format(folder: Path, name: str) -> bool:
@@ -201,7 +251,7 @@ def _has_config_path(path: PurePath) -> bool:
     return path.suffix in (".yaml", ".yml") or any(map(_CONFIG_FOLDER.search, path.parts))
 
 
-def named_in_script(command: str, file: Path, folder: Path, requested: Collection[str]) -> tuple[str, list[Option]]:
+def named_in_script(command: str, file: Path, folder: Path, requested: Collection[str]) -> NamedFile:
     """Return the settings file that a script or its modules name or import, with a parameter that the user wants to search.
 
     The script may name only the file, as `params.json`, and the command or the script its folder: `--model_dir models/a`.
@@ -212,9 +262,6 @@ def named_in_script(command: str, file: Path, folder: Path, requested: Collectio
         file: The script.
         folder: Folder in which it is started.
         requested: Names of the parameters that the user wants to search.
-
-    Returns:
-        The name of the file and its values, see `named`.
     """
     module_texts = script_folder.modules(file.resolve()).values()
     # Dicts as ordered sets: each word once.
@@ -222,61 +269,49 @@ def named_in_script(command: str, file: Path, folder: Path, requested: Collectio
     config_modules = [name for text in module_texts for name in script.config_module_files(notebook.parse(text))]
     imported = [os.path.relpath(file.parent / name, folder) for name in config_modules]
     file_names = dict.fromkeys(PurePath(word).name for word in words if word.endswith(settings.SUFFIXES))
-    texts = dict.fromkeys(filter(None, (*re.split(r"[\s=\"']+", command), *words)))
-    folders = (text for text in texts if script_folder.exists(folder / text) and (folder / text).is_dir())
-    paths = (f"{text.rstrip('/')}/{name}" for text in folders for name in file_names)
-    in_folders = itertools.islice(paths, _MOST_PAIRS)
-    name, values = named(" ".join([*words, *imported, *in_folders]), folder, requested, by_stem=False)
-    return (name, values) if _has_requested(values, requested) else ("", [])
+    paths = dict.fromkeys(filter(None, (*_words(command), *words)))
+    folders = (path for path in paths if script_folder.exists(folder / path) and (folder / path).is_dir())
+    joined = (f"{path.rstrip('/')}/{name}" for path in folders for name in file_names)
+    all_paths = [*words, *imported, *itertools.islice(joined, _MOST_PAIRS)]
+    named_file = named(" ".join(all_paths), folder, requested, by_stem=False)
+    return named_file if _has_requested(named_file.options, requested) else _NO_FILE
 
 
-def named_in_part(command: str, file: Path, folder: Path, requested: Collection[str]) -> tuple[str, list[Option]]:
+def named_in_part(command: str, file: Path, folder: Path, requested: Collection[str]) -> NamedFile:
     """Return the settings file of whose name a word of a command is the beginning and the script has the end.
 
     `--dataset HAR` and `f"{dataset}_Configs"` in the script mean `config_files/HAR_Configs.py`. It must have a parameter
-    that the user wants to search.
-
-    Args:
-        command: Command line.
-        file: The script.
-        folder: Folder in which it is started.
-        requested: Names of the parameters that the user wants to search.
-
-    Returns:
-        The name of the file and its values, see `named`.
+    that the user wants to search. For the arguments see `named_in_script`.
     """
-    text, paths = script_folder.source(file), list(_configurations(folder))
-    for word in filter(_STEM.fullmatch, re.split(r"[\s=\"']+", command)):
-        for path in paths:
-            end = path.stem.removeprefix(word)
-            if path.stem != end and _END.fullmatch(end) and re.search(rf"[}}\"'/]{re.escape(end)}\b", text):
-                values = _options(folder / path)
-                if _has_requested(values, requested):
-                    output.note(
-                        f"{path} is taken as the settings file, because the script reads *{end} and the command has {word}"
-                    )
-                    return path.as_posix(), values
-    return "", []
+    text = script_folder.source(file)
+    paths = list(_configurations(folder)) if requested else []
+    for word, path in itertools.product(filter(_STEM.fullmatch, _words(command)), paths):
+        end = path.stem.removeprefix(word)
+        is_split = path.stem != end and _END.fullmatch(end) is not None
+        if is_split and re.search(rf"[}}\"'/]{re.escape(end)}\b", text):  # {dataset}_Configs
+            options = _options(folder / path)
+            if _has_requested(options, requested):
+                output.note(
+                    f"{path} is taken as the settings file, because the script reads *{end} and the command has {word}"
+                )
+                return NamedFile(path.as_posix(), options)
+    return _NO_FILE
 
 
 def _has_requested(options: Sequence[Option], requested: Collection[str]) -> bool:
-    """Return whether a settings file has a parameter that the user wants to search, by its name or the end of it."""
+    """Return whether a settings file has a parameter that the user wants to search: `lr` or `model.lr` for lr."""
     return any(option.name == name or option.name.endswith(f".{name}") for option in options for name in requested)
 
 
 def _named_by_stem(words: Sequence[str], folder: Path) -> Iterator[str]:
-    """Yield the files in folders of configurations whose names without suffix are the values of options in a command.
-
-    Args:
-        words: Words of the command.
-        folder: Folder to which the names of the files are relative.
-    """
+    """Yield the files in folders of configurations whose names without suffix are the values of options in a command."""
     values = [word for option, word in itertools.pairwise(words) if _NAMES_FILE.fullmatch(option)]
     stems = [value.replace(".", "/") if _MODULE.fullmatch(value) else value for value in values]
     stems = [stem for stem in stems if _STEM.fullmatch(stem) and not script_folder.exists(folder / stem)]
     paths = list(_configurations(folder)) if stems else []
-    for stem in stems:
-        yield from (path.as_posix() for path in paths if f"/{path.with_suffix('').as_posix()}".endswith(f"/{stem}"))
+    for stem, path in itertools.product(stems, paths):
+        if f"/{path.with_suffix('').as_posix()}".endswith(f"/{stem}"):  # configs/model/base.yaml for `model/base`
+            yield path.as_posix()
 
 
 def _configurations(folder: Path) -> Iterator[PurePath]:
@@ -319,9 +354,7 @@ def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:
         paths = sorted(below, key=lambda path: (len(path.parts), path))
         if pattern == "*.py":  # Python files are settings only in a folder of configurations
             paths = [path for path in paths if any("conf" in part for part in path.parts[:-1])]
-        for path in paths[:_MOST_FILES]:
-            if not any(part.startswith(".") for part in path.parts):
-                yield path.as_posix()
+        yield from (path.as_posix() for path in paths[:_MOST_FILES] if not any(part.startswith(".") for part in path.parts))
     elif not is_home and not is_name and pattern != "*.py":
         config_folders = [entry for entry in folder.glob("*") if _CONFIG_FOLDER.match(entry.name) and entry.is_dir()]
         files = [*folder.glob(pattern), *(file for config_folder in config_folders for file in config_folder.rglob(pattern))]
@@ -336,33 +369,29 @@ def _options(file: Path) -> list[Option]:
         return []
 
 
-def _is_below(name: str, sections: tuple[str, ...]) -> bool:
-    """Return whether a value is one of the sections or below one of them; True without sections."""
-    return not sections or any(name == section or name.startswith(f"{section}.") for section in sections)
-
-
-def _stage(pipeline: Path, file: Path) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Return the arguments of a script in a pipeline of DVC, and the names of the parameters of its stage.
+def _stage(pipeline: Path, file: Path) -> _Stage | None:
+    """Return the use of a script in a pipeline of DVC.
 
     None if there is no such pipeline, if no stage runs the script, or if its arguments contain a variable of DVC (`${…}`).
+
+    Args:
+        pipeline: Path of the pipeline.
+        file: Path of the script in the pipeline's folder.
     """
     try:
         text = document.decode(document.content(pipeline), pipeline.name)
         stages = document.parse(text, pipeline.name).data.get("stages")
     except (OSError, ValueError, SpecError, AttributeError):  # there is no such file, or it is not a mapping in YAML
         return None
-    module = ".".join(file.with_suffix("").parts)
+    script_words = (str(file), f"./{file}", ".".join(file.with_suffix("").parts))  # the last as in `python -m src.train`
     for command, sections in _commands(stages):
         try:
             words = shlex.split(command)
-        except ValueError:
+        except ValueError:  # an open quote
             continue
-        script_index = next((index for index, word in enumerate(words) if word in (str(file), f"./{file}", module)), None)
-        if script_index is None:
-            continue
-        arguments = words[script_index + 1 :]
-        if not any("${" in argument for argument in arguments):
-            return tuple(arguments), sections
+        index = next((index for index, word in enumerate(words) if word in script_words), None)
+        if index is not None and not any("${" in word for word in words[index + 1 :]):
+            return _Stage(tuple(words[index + 1 :]), sections)
     return None
 
 

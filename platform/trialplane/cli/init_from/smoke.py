@@ -40,6 +40,7 @@ WANDB = MetricSource("wandb")
 _WANDB_PREFIX = "wandb:"  # of lines that W&B prints
 _BAR = r"(?:.*\])?\s*"  # a progress bar before a number in the same line
 _REMARK = r"\s*(?:\(.*\))?\s*"  # behind a number, such as a time in parentheses
+# 100 0.25, and 100%|███| 100: 0.25 (3.1 s)
 _STEP_AND_NUMBER = re.compile(rf"{_BAR}(\d+)[\s:,|]+({settings.NUMBER}){_REMARK}")
 _MAX_OUTPUT = 1 << 20  # characters at the end of the output that are searched for names of metrics
 _MOST_CANDIDATES = 30
@@ -75,21 +76,42 @@ class Smoke:
         seconds: Duration of the run, up to the limit.
         failure: Cause of a failure, and the file with the whole output; "" if it succeeded or was stopped.
         ended: Whether the script ended by itself.
-        series: Function that returns the reports of a metric of a source if it has a value per step: several beside steps,
-            or three at least. None if it has not.
+        lines: Source of metrics → the lines with metrics of its output, or of each of its files.
+        unnamed_steps: Source of a number that is printed without a name → its steps.
         peak_memory: Most bytes that the script and its descendants were seen to use.
         only_in_bars: Names of printed metrics that occur only in progress bars.
         read: Those of the watched files that it has read.
+        was_run: Whether the script was run, now or earlier. If not, there are no metrics.
     """
 
     metrics: Mapping[MetricSource, Mapping[str, float]]
-    seconds: float
-    failure: str
-    ended: bool
-    series: Callable[[MetricSource, str], Series | None] = lambda _source, _metric: None
+    seconds: float = 0.0
+    failure: str = ""
+    ended: bool = True
+    lines: Mapping[MetricSource, Sequence[Sequence[LineMetrics]]] = dataclasses.field(default_factory=dict)
+    unnamed_steps: Mapping[MetricSource, Sequence[int]] = dataclasses.field(default_factory=dict)
     peak_memory: int = 0
     only_in_bars: Collection[str] = ()
     read: Collection[str] = ()
+    was_run: bool = True
+
+    def series(self, source: MetricSource, metric: str) -> Series | None:
+        """Return the reports of a metric of a source if it has a value per step; None if it has not.
+
+        It has one if it has several reports beside steps, or three at least without.
+        """
+        if metric not in self.metrics.get(source, {}):
+            return None
+        steps, least = self.unnamed_steps.get(source, ()), 2  # reports; one of them may be a summary at the end
+        for file_lines in self.lines.get(source, ()):
+            if metric_lines := [line for line in file_lines if metric in line.metrics]:  # the first file with the metric
+                steps = _report_steps(file_lines, metric)
+                least = 2 if any(line.step is not None or line.bar is not None for line in metric_lines) else _SERIES
+                break
+        return Series(steps[0], steps[-1], len(steps)) if len(steps) >= least else None
+
+
+NOT_RUN = Smoke({}, was_run=False)
 
 
 def run(
@@ -139,112 +161,94 @@ def run(
     process_end = bounded.run(module_path.with_import_folders(command, variables), folder, variables, log, limit)
     read = [file for file in watched if (folder / file).exists() and (folder / file).stat().st_atime_ns]
     text = log.read_bytes().decode(errors="replace")  # keeps the carriage returns of progress bars
-    own_output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
-    names = tuple(dict.fromkeys((*requested, *_candidates(own_output[-_MAX_OUTPUT:], requested))))
-    printed = scratch / "printed.log"
-    values, occurrences = _printed_metrics(own_output, names, printed, folder, options, requested)
-    metrics_by_source: dict[MetricSource, Mapping[str, float]] = {STDOUT: values} if values else {}
+    output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
+    names = tuple(dict.fromkeys((*requested, *_candidates(output[-_MAX_OUTPUT:], requested))))
+    values, occurrences = _printed_metrics(output, names, scratch / "printed.log", folder, options, requested)
+    metrics: dict[MetricSource, Mapping[str, float]] = {STDOUT: values} if values else {}
     unnamed_steps: dict[MetricSource, Sequence[int]] = {}
     if not requested and guess.objective(values) is None:
-        _add_unnamed_metric(own_output, default_name, metrics_by_source, unnamed_steps)
-    # Lines of each file of a source.
-    lines_by_source: dict[MetricSource, list[Sequence[LineMetrics]]] = {STDOUT: [occurrences.parsed_lines]}
-    for source, (last_values, library_lines) in (
+        _add_unnamed_metric(output, default_name, metrics, unnamed_steps)
+    lines: dict[MetricSource, list[Sequence[LineMetrics]]] = {STDOUT: [occurrences.parsed_lines]}
+    for source, (last_values, reports) in (
         (WANDB, _wandb_metrics(wandb_folder, log)),
         (MLFLOW, _mlflow_metrics(database)),
     ):
         if last_values:
-            metrics_by_source[source], lines_by_source[source] = last_values, [library_lines]
+            metrics[source], lines[source] = last_values, [reports]
     files_metrics = _file_metrics(folder, names, lambda file: old_files.get(file) != _file_version(file), options, declared)
     for source, file_metrics, file_lines in files_metrics:
-        metrics_by_source[source] = {**metrics_by_source.get(source, {}), **file_metrics}
-        lines_by_source.setdefault(source, []).append(file_lines)
-    seen_names = {spelling(name) for source_metrics in metrics_by_source.values() for name in source_metrics}
+        metrics[source] = {**metrics.get(source, {}), **file_metrics}
+        lines.setdefault(source, []).append(file_lines)
+    seen_names = {spelling(name) for source_metrics in metrics.values() for name in source_metrics}
     shows_similar = any(errors.nearest(spelling(name), seen_names).endswith("?") for name in requested)  # or the same
     if requested and process_end.code == 0 and not shows_similar:
-        _add_unnamed_metric(own_output, re.sub(r"\W", "_", requested[0]), metrics_by_source, unnamed_steps)
-    declared_metrics = {source: values for source, values in metrics_by_source.items() if source.path in declared}
-    if any(set(requested) & set(values) if requested else guess.objective(values) for values in declared_metrics.values()):
-        metrics_by_source = declared_metrics
-    elif declared and not requested:  # other files are plots, for example
-        metrics_by_source = {
-            source: values
-            for source, values in metrics_by_source.items()
-            if source.source != "file" or source.path in declared
-        }
+        _add_unnamed_metric(output, re.sub(r"\W", "_", requested[0]), metrics, unnamed_steps)
     failure = ""
     if process_end.code:  # None if the script was stopped at the time limit
         failure = "; ".join(filter(None, (process_end.cause, process_end.keep_log(name))))
-    is_ended = process_end.code is not None
-    in_bars, in_lines = set[str](), set[str]()
-    for line in occurrences.parsed_lines:
-        (in_lines if line.bar is None else in_bars).update(line.metrics)
-
-    def series(source: MetricSource, metric: str) -> Series | None:
-        """Return the series of a metric. It is not computed for all metrics, of which an output may have very many."""
-        if metric not in metrics_by_source.get(source, {}):
-            return None
-        steps, least = unnamed_steps.get(source, ()), 2  # reports; one of them may be a summary at the end
-        for file_lines in lines_by_source.get(source, ()):
-            if metric_lines := [line for line in file_lines if metric in line.metrics]:  # the first file with the metric
-                steps = _report_steps(file_lines, metric)
-                least = 2 if any(line.step is not None or line.bar is not None for line in metric_lines) else _SERIES
-                break
-        return Series(steps[0], steps[-1], len(steps)) if len(steps) >= least else None
-
-    only_in_bars = in_bars - in_lines
+    in_bars = {name for line in occurrences.parsed_lines if line.bar is not None for name in line.metrics}
+    in_lines = {name for line in occurrences.parsed_lines if line.bar is None for name in line.metrics}
     return Smoke(
-        metrics_by_source, process_end.seconds, failure, is_ended, series, process_end.peak_memory, only_in_bars, read
+        _of_declared_files(metrics, requested, declared),
+        process_end.seconds,
+        failure,
+        process_end.code is not None,
+        lines,
+        unnamed_steps,
+        process_end.peak_memory,
+        in_bars - in_lines,
+        read,
     )
+
+
+def _of_declared_files(
+    metrics: Mapping[MetricSource, Mapping[str, float]], requested: Collection[str], declared: Collection[str]
+) -> Mapping[MetricSource, Mapping[str, float]]:
+    """Return the metrics of the declared files alone if they have the objective; otherwise of all sources that may count.
+
+    Other files than the declared ones do not count, as they are plots, for example, unless a metric is requested.
+    """
+    in_declared = {source: values for source, values in metrics.items() if source.path in declared}
+    if any(set(requested) & set(values) if requested else guess.objective(values) for values in in_declared.values()):
+        return in_declared
+    if not declared or requested:
+        return metrics
+    return {source: values for source, values in metrics.items() if source.source != "file" or source.path in declared}
 
 
 def _add_unnamed_metric(
     output: str,
     name: str,
-    metrics_by_source: dict[MetricSource, Mapping[str, float]],
+    metrics: dict[MetricSource, Mapping[str, float]],
     steps_by_source: dict[MetricSource, Sequence[int]],
 ) -> None:
     """Add the metric that a script prints as a number without a name, and its steps, if there is one.
 
+    The number is alone in the last line, or behind a number of a step, which increases, in several lines.
+
     Args:
         output: Output of the script.
         name: Name for the metric.
-        metrics_by_source: Metrics to which it is added.
+        metrics: Metrics, by their source, to which it is added.
         steps_by_source: Steps to which its own are added.
     """
-    unnamed_metric = _unnamed_metric(output, name) if name.isidentifier() else None  # the name of a group in an expression
-    if unnamed_metric is not None:
-        source, value, steps = unnamed_metric
-        metrics_by_source[source] = {name: value}
-        steps_by_source[source] = steps
-
-
-def _unnamed_metric(output: str, name: str) -> tuple[MetricSource, float, Sequence[int]] | None:
-    """Return the metric that a script prints as a number without a name, its last value, and its steps; None without one.
-
-    The number is alone in the last line, or behind a number of a step, which increases, in several lines.
-    """
+    if not name.isidentifier():  # it would be the name of a group in a regular expression
+        return
     lines_with_text = [line for line in output.splitlines() if line.strip()]
     matches = [match for line in lines_with_text if (match := _STEP_AND_NUMBER.fullmatch(line))]
     steps = [int(match[1]) for match in matches]
     if len(steps) >= _SERIES and steps == sorted(set(steps)):
         pattern = rf"^{_BAR}(?P<step>\d+)[\s:,|]+(?P<{name}>{settings.NUMBER}){_REMARK}$"
-        return MetricSource("stdout", (pattern,)), float(matches[-1][2]), steps
-    if lines_with_text and (number := re.fullmatch(rf"\s*({settings.NUMBER})\s*", lines_with_text[-1])):
-        return MetricSource("stdout", (rf"^\s*(?P<{name}>{settings.NUMBER})\s*$",)), float(number[1]), ()
-    return None
+        source = MetricSource("stdout", (pattern,))
+        metrics[source], steps_by_source[source] = {name: float(matches[-1][2])}, steps
+    elif lines_with_text and (number := re.fullmatch(rf"\s*({settings.NUMBER})\s*", lines_with_text[-1])):
+        metrics[MetricSource("stdout", (rf"^\s*(?P<{name}>{settings.NUMBER})\s*$",))] = {name: float(number[1])}
 
 
 def declared_metrics(folder: Path, declared: Sequence[str]) -> dict[MetricSource, dict[str, float]]:
-    """Return the metrics in files that a script declares, by the source that reads them; {} without an objective.
-
-    Args:
-        folder: Folder in which the script has run earlier.
-        declared: See `run`.
-    """
+    """Return the metrics in files that a script declares, by the source that reads them; {} without an objective."""
 
     def is_declared(file: Path) -> bool:
-        """Return whether a file is one of those that the script declares."""
         return any(fnmatch.fnmatchcase(file.relative_to(folder).as_posix(), pattern) for pattern in declared)
 
     metrics = {source: values for source, values, _ in _file_metrics(folder, (), is_declared, (), declared)}
@@ -290,12 +294,7 @@ def _printed_metrics(
 
 
 def _report_steps(parsed_lines: Iterable[LineMetrics], metric: str) -> list[int]:
-    """Return the step of each report that a job would get of a metric, if it names this one alone.
-
-    Args:
-        parsed_lines: Lines of the output, or of a file.
-        metric: Name of the metric.
-    """
+    """Return the step of each report that a job would get of a metric, if it names this one alone."""
     steps = Steps((metric,))
     reports = [report for line in parsed_lines for report in steps.add(line)]
     return [step for step, values in (*reports, *steps.flush()) if metric in values]
@@ -321,6 +320,7 @@ def _file_metrics(
     """
 
     def is_new(file: Path) -> bool:
+        """Return whether the script has written a file itself."""
         is_of_wandb = "wandb" in file.relative_to(folder).parts  # a folder of W&B's own files
         return not is_of_wandb and file.is_file() and is_written(file)
 
@@ -366,34 +366,35 @@ def shown_names(metrics: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _candidates(output: str, requested: Collection[str]) -> tuple[str, ...]:
-    """Return the names of losses and scores in an output, with the set of data that their line names before them."""
+    """Return the names of losses and scores in an output, with the set of data that their line names: `train_loss`.
+
+    Args:
+        output: Output of the script.
+        requested: Names of metrics that are returned without such a set.
+    """
     names: dict[str, None] = {}  # a set in the order of the output
+    requested_spellings = set(map(spelling, requested))
     output_passages, parse = passages.Passages(), LineParser((), Names(())).parse
     for line in output.splitlines():
         part = output_passages.result_part(line)
-        if not part.is_named_only and (metrics := guess.candidates(part.text)):
-            heading_sets = [heading.data_set for heading in headings_of(line)]
-            pairs = parse(part.text).metrics
-            for metric in metrics:
-                # Sets of data behind the metric's name: `accuracy train: 0.9 test: 0.8`.
-                sets_behind = [
-                    name.removesuffix(f"_{metric}")
-                    for name in pairs
-                    if name.endswith(f"_{metric}") and name.lower() not in spelling(line)
-                ]
-                data_sets = heading_sets or sets_behind
-                has_data_set = not data_sets or guess.names_data(metric) or spelling(metric) in map(spelling, requested)
-                names |= dict.fromkeys([metric] if has_data_set else [f"{data_set}_{metric}" for data_set in data_sets])
+        if part.is_named_only:
+            continue
+        heading_sets = [heading.data_set for heading in headings_of(line)]  # Train: loss 0.9
+        for metric in guess.candidates(part.text):
+            # Sets of data behind the metric's name: `accuracy train: 0.9 test: 0.8` has `train_accuracy`.
+            sets_behind = [
+                name.removesuffix(f"_{metric}")
+                for name in parse(part.text).metrics
+                if name.endswith(f"_{metric}") and name.lower() not in spelling(line)
+            ]
+            data_sets = heading_sets or sets_behind
+            is_complete = not data_sets or guess.names_data(metric) or spelling(metric) in requested_spellings
+            names |= dict.fromkeys([metric] if is_complete else [f"{data_set}_{metric}" for data_set in data_sets])
     return tuple(names)[:_MOST_CANDIDATES]
 
 
 def names_in_code(texts: Iterable[str], metrics: Iterable[str]) -> list[str]:
-    """Return the losses and scores that Python code prints and a run has not shown, the best objective first.
-
-    Args:
-        texts: Texts of the code.
-        metrics: Names that the run has shown.
-    """
+    """Return the losses and scores that Python code prints and a run has not shown, the best objective first."""
     output = "\n".join(line for text in texts for line in prints.lines(text))
     spellings = set(map(spelling, metrics))
     names = [name for name in _candidates(output, ()) if spelling(name) not in spellings]
@@ -419,12 +420,7 @@ class _Occurrences(NamedTuple):
 
 
 def _occurrences(log: Path, names: Collection[str]) -> _Occurrences:
-    """Return the occurrences of metrics in an output.
-
-    Args:
-        log: File with the output.
-        names: Names of losses and scores that are read in any spelling.
-    """
+    """Return the occurrences of metrics in an output."""
     stepped, crowded, early, late = set[str](), set[str](), set[str](), set[str]()
     values: dict[tuple[frozenset[str], str], set[float]] = {}  # names in a line, one of them → its values in such lines
     parsed_lines: list[LineMetrics] = []
@@ -481,12 +477,12 @@ def _result_names(
 
 
 def _longer_name(name: str) -> re.Pattern[str]:
-    """Return an expression that finds a name of several words whose last word is a metric's name: `Patch size: 8`."""
+    """Return an expression that finds a longer name whose last word is a metric's name: `Patch size: 8` for size."""
     return re.compile(rf"[^\W\d] {re.escape(name)}[\"']?\s*[:=]", re.IGNORECASE)
 
 
 def _printed_name(name: str) -> re.Pattern[str]:
-    """Return an expression that finds a metric's name in a text that code prints with a value: `f"total={…}"`."""
+    """Return an expression that finds a metric's name in a text that code prints with a value: `f"total={…}"` for total."""
     words = r"[\W_]*".join(re.escape(word) for word in re.split(r"[\W_]+", name) if word)
     return re.compile(rf"(?<![\w-]){words}[\"']?\s*[:=]\s*(?:[{{%]|[\"']\s*[,+)%.])", re.IGNORECASE)
 
@@ -504,12 +500,7 @@ def spelling(name: str) -> str:
 
 
 def _wandb_metrics(folder: Path, log: Path) -> tuple[dict[str, float], list[LineMetrics]]:
-    """Return the newest values that a script has logged to the stand-in for W&B, and each report as a line.
-
-    Args:
-        folder: Folder to which the stand-in writes its files.
-        log: File of the script's output.
-    """
+    """Return the newest values that a script has logged to the stand-in for W&B, and each report as a line."""
     metric_reader = reader.Reader(Program(metrics=(wandb_files.SOURCE,)), log, folder, start_time=0.0)
     reports = metric_reader.read(time.monotonic(), ended=True)
     return metric_reader.finite, [LineMetrics(step, metrics) for step, metrics in reports]

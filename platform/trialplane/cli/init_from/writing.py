@@ -15,6 +15,7 @@ import shlex
 import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from trialplane import errors
 from trialplane.cli import importing, output
@@ -91,10 +92,8 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
         origin, new_files=(*origin.new_files, *job_files.ignore_file(folder, hidden_files, ignored))
     )
     job, result, summary, options = _make_job(origin, parsed_script, start, file_with_values, packed.data, request)
-    has_failed = result is not None and bool(result.failure)
-    exit_code = job_files.write_files(
-        folder, script_job.yaml_text(job, result), summary, origin.new_files, options, has_failed=has_failed
-    )
+    yaml_text = script_job.yaml_text(job, result)
+    exit_code = job_files.write_files(folder, yaml_text, summary, origin.new_files, options, has_failed=bool(result.failure))
     for remark in script_job.metric_sources(job, result)[1]:
         output.note(remark)
     if message := script_job.pruner_message(job, result):
@@ -105,6 +104,22 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
     return exit_code
 
 
+class _Made(NamedTuple):
+    """A job, and what the user learns about it.
+
+    Attributes:
+        job: The job.
+        result: Result of its smoke run, perhaps with the metrics of an earlier run.
+        summary: Sentence that says what the job searches and optimizes.
+        submit_options: Options that `submit` needs.
+    """
+
+    job: ScriptJob
+    result: smoke.Smoke
+    summary: str
+    submit_options: str
+
+
 def _make_job(
     origin: Origin,
     source: Script,
@@ -112,54 +127,33 @@ def _make_job(
     source_file: settings_file.SettingsFile | None,
     packed: bytes,
     request: Request,
-) -> tuple[ScriptJob, smoke.Smoke | None, str, str]:
+) -> _Made:
     """Find the parameters of a script in a copy of its folder, run the copy once, and print remarks.
-
-    Args:
-        origin: File from which the job is made.
-        source: Content of the script.
-        start: Its start in the job's folder.
-        source_file: Its settings file; None without one. If the run reads another one of them, that one counts.
-        packed: Packed folder of the job.
-        request: Options of the user.
-
-    Returns:
-        The job; the result of the run, or of an earlier one that wrote the metrics, None without either; a sentence that
-        says what the job searches and optimizes; and the options that `submit` needs.
 
     Raises:
         InputError, SpecError: See `from_file.make`.
     """
     title, job_file = origin.short_title, start.folder / load.FILE
+    name = origin.real.relative_to(start.folder).as_posix()
+    result = smoke.NOT_RUN
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
-        name = origin.real.relative_to(start.folder).as_posix()
         copy = ScriptCopy(origin.file, Path(scratch, "code"), name, start, Path(scratch), request.secrets)
         smoke_folder = Path(scratch, "smoke")
         for target in (copy.folder, smoke_folder):  # two copies, because a probe may change its own
             _unpack(packed, target, origin, copy)
-        parsed_script, declared, file_with_values = _find_parameters(copy, source, source_file, request)
+        found = _find_parameters(copy, source, source_file, request)
+        parsed_script, declared, file_with_values = found
         files_above.refuse_missing_module(declared.failure, origin, parsed_script, start, request)
         request = dataclasses.replace(request, space=script_probe.declared_space(request.space, declared))
         typed = request.command(str(origin.file) if origin.text else origin.title)
         script_probe.refuse_unknown(request.space, copy, parsed_script, declared, title, origin.started_commands, typed)
-        if file_with_values is None:
-            job = script_job.build(name, parsed_script, declared, start, request.space)
-        else:
-            job = script_job.build_with_file(name, parsed_script, file_with_values, start, request.space)
-        switched_on = {name.replace("_", "-") for name in request.switched_on}
-        defaults = {**job.defaults, **{name: True for name in job.space if name.replace("_", "-") in switched_on}}
-        job = dataclasses.replace(
-            job, objective=request.objective, defaults=defaults, links=start.links, trials=request.trials
-        )
-        if not origin.text:
-            job = dataclasses.replace(job, comments=[f"Made from {origin.title} by `platform init --from`."])
-        result = None
+        job = _build_job(origin, found, start, request)
         if request.with_smoke and not job.missing:
             watched = () if file_with_values is None else (file_with_values.name, *file_with_values.others)
             job, result = _run_smoke(origin, job, parsed_script, copy, smoke_folder, request, watched)
             files_above.refuse_missing_module(result.failure, origin, parsed_script, start, request)
             files_above.refuse_missing_file(result.failure, smoke_folder, origin, parsed_script, start, request)
-    if source_file is not None and file_with_values is not None and result is not None and result.read:
+    if source_file is not None and file_with_values is not None and result.read:
         used, first_read = file_with_values.name, next(iter(result.read))
         if used not in result.read:
             output.note(f"{title} reads {first_read}, not {used}")
@@ -167,8 +161,7 @@ def _make_job(
         if not file_with_values.arguments:  # the run shows all files that the script reads
             others = tuple(other for other in file_with_values.others if other in result.read)
             file_with_values = dataclasses.replace(file_with_values, others=others)
-    seen_sources = result.metrics if result is not None else ()
-    if request.objective is None and not any(source.path in parsed_script.metric_files for source in seen_sources):
+    if request.objective is None and not any(source.path in parsed_script.metric_files for source in result.metrics):
         result = _with_earlier_metrics(result, start.folder, parsed_script.metric_files)
     _print_remarks(title, job, declared, file_with_values, job_file)
     _print_missing_values(title, job, job_file)
@@ -179,7 +172,39 @@ def _make_job(
         _print_repeated(name, origin.text, job)
     elif config.endswith(".py"):
         _print_repeated(config, script_folder.source(start.folder / config), job)
-    return job, result, *_summary(origin, job, parsed_script, result, job_file, request)
+    return _Made(job, result, *_summary(origin, job, parsed_script, result, job_file, request))
+
+
+class _Parameters(NamedTuple):
+    """The parameters of a script.
+
+    Attributes:
+        script: The script, with the style that they need.
+        declared: The parameters.
+        file: Settings file whose values they are; None if they are the script's own.
+    """
+
+    script: Script
+    declared: Declared
+    file: settings_file.SettingsFile | None
+
+
+def _build_job(origin: Origin, parameters: _Parameters, start: script_folder.Start, request: Request) -> ScriptJob:
+    """Return the job for the parameters of a script, with the options of the user."""
+    name = origin.real.relative_to(start.folder).as_posix()
+    if parameters.file is None:
+        job = script_job.build(name, parameters.script, parameters.declared, start, request.space)
+    else:
+        job = script_job.build_with_file(name, parameters.script, parameters.file, start, request.space)
+    switched_on = {name.replace("_", "-") for name in request.switched_on}
+    return dataclasses.replace(
+        job,
+        objective=request.objective,
+        defaults={**job.defaults, **{name: True for name in job.space if name.replace("_", "-") in switched_on}},
+        links=start.links,
+        trials=request.trials,
+        comments=job.comments if origin.text else [f"Made from {origin.title} by `platform init --from`."],
+    )
 
 
 def _print_remarks(
@@ -189,24 +214,14 @@ def _print_remarks(
     file_with_values: settings_file.SettingsFile | None,
     job_file: Path,
 ) -> None:
-    """Print the facts about the job of a script that its job.yaml does not show.
-
-    Args:
-        title: Name of the script.
-        job: The job.
-        declared: Arguments of the script.
-        file_with_values: Settings file whose values are the parameters; None if they are the script's own.
-        job_file: File of the job.
-    """
+    """Print the facts about the job of a script that its job.yaml does not show."""
     if declared.failure:
         output.note(f"{title}: {script_probe.not_asked(declared)}")
     for argument in declared.left_out:
         output.note(f"not a parameter: {argument}")
     for option in declared.options:
         if option.place and option.name in job.space:
-            note = f"{option.name} is the {option.default} in {option.place}"
-            output.note(note)
-            job.comments.append(escapes.escape_controls(note))
+            _print_comment(f"{option.name} is the {option.default} in {option.place}", job)
     if file_with_values is not None and file_with_values.others:
         used, others = file_with_values.name, ", ".join(file_with_values.others)
         output.note(f"the values are those of {used}; for those of another ({others}) change its name in {job_file}")
@@ -218,23 +233,21 @@ def _print_remarks(
         )
 
 
-def _print_repeated(name: str, text: str, job: ScriptJob) -> None:
-    """Print which searched values a Python file sets several times, and add that to the comments of the job.
+def _print_comment(note: str, job: ScriptJob) -> None:
+    """Print a note, and add it to the comments of the job."""
+    output.note(note)
+    job.comments.append(escapes.escape_controls(note))
 
-    Args:
-        name: Path of the file.
-        text: Its text.
-        job: The job, whose parameters replace values in the file.
-    """
+
+def _print_repeated(name: str, text: str, job: ScriptJob) -> None:
+    """Print which searched values a Python file sets several times, and add that to the comments of the job."""
     first_trial = script_job.first_trial(job)
     for key, lines in script.repeated_lines(text).items():
         if key in job.space:
             shown_lines = errors.shortened(f"{', '.join(map(str, lines[:-1]))} and {lines[-1]}", 100)
             quantity = "both" if len(lines) == 2 else "all"
             first = f", {first_trial[key]} in the first trial" if key in first_trial else ""
-            note = f"{key} is set in lines {shown_lines} of {name}; {quantity} get the trial's value{first}"
-            output.note(note)
-            job.comments.append(escapes.escape_controls(note))
+            _print_comment(f"{key} is set in lines {shown_lines} of {name}; {quantity} get the trial's value{first}", job)
 
 
 def _with_paths_from(folder: Path, parsed_script: Script, file: Path) -> Script:
@@ -243,11 +256,14 @@ def _with_paths_from(folder: Path, parsed_script: Script, file: Path) -> Script:
     Paths outside of the folder are left out: a trial runs in a copy of it, and finds no results elsewhere.
     """
     home = file.parent.relative_to(folder)
-    metric_files, outputs = (
-        tuple(path for path in (os.path.normpath(home / name) for name in names) if not path.startswith((os.pardir, "/")))
-        for names in (parsed_script.metric_files, parsed_script.outputs)
+
+    def inside(names: Sequence[str]) -> tuple[str, ...]:
+        paths = (os.path.normpath(home / name) for name in names)
+        return tuple(path for path in paths if not path.startswith((os.pardir, "/")))
+
+    return dataclasses.replace(
+        parsed_script, metric_files=inside(parsed_script.metric_files), outputs=inside(parsed_script.outputs)
     )
-    return dataclasses.replace(parsed_script, metric_files=metric_files, outputs=outputs)
 
 
 def _find_start(
@@ -256,11 +272,6 @@ def _find_start(
     """Return the start of a script in its job's folder, and its settings file, or None without one.
 
     The job's folder contains the script, its modules, its settings file and its Hydra configuration.
-
-    Args:
-        origin: File from which the job is made.
-        parsed_script: Content of the script.
-        request: Options of the user.
     """
     real = origin.real
     objective = request.objective["metric"] if request.objective else ""
@@ -281,14 +292,7 @@ def _find_start(
 
 
 def _unpack(packed: bytes, target: Path, origin: Origin, copy: ScriptCopy) -> None:
-    """Unpack a job's folder as a run gets it, with the files that the job adds, and with a notebook as plain Python.
-
-    Args:
-        packed: Packed folder of the job.
-        target: Folder to unpack into.
-        origin: File from which the job is made.
-        copy: Name and start of the script.
-    """
+    """Unpack a job's folder as a run gets it, with the files that the job adds, and with a notebook as plain Python."""
     packing.unpack(packed, target)
     shipping.add_links(target, {link: str(copy.start.folder / link) for link in copy.start.links})
     for new_file in origin.new_files:
@@ -300,12 +304,8 @@ def _unpack(packed: bytes, target: Path, origin: Origin, copy: ScriptCopy) -> No
 
 def _find_parameters(
     copy: ScriptCopy, parsed_script: Script, file_with_values: settings_file.SettingsFile | None, request: Request
-) -> tuple[Script, Declared, settings_file.SettingsFile | None]:
+) -> _Parameters:
     """Choose between the parameters of a settings file and those of the script itself.
-
-    Returns:
-        The script, with the style that its parameters need; the parameters; and the settings file, None if the parameters
-        are not its values.
 
     Raises:
         InputError, SpecError: See `script_probe.script_parameters`.
@@ -314,10 +314,10 @@ def _find_parameters(
     if file_with_values is not None and parsed_script.takes_file:
         _refuse_ambiguous(file_with_values, "", copy, request)
     if script_probe.searches_only_constants(parsed_script, request.space, [option.name for option in file_options]):
-        return script_probe.as_globals(parsed_script), Declared(parsed_script.values), None
+        return _Parameters(script_probe.as_globals(parsed_script), Declared(parsed_script.values), None)
     # A script without a parser gets the values of its file, and one with a parser as well if the file is known to be read.
     if file_with_values is not None and (parsed_script.style is not Style.PARSED or file_with_values.arguments is not None):
-        return parsed_script, Declared(file_with_values.options), file_with_values
+        return _Parameters(parsed_script, Declared(file_with_values.options), file_with_values)
     if parsed_script.call is not None:
         parsed_script, declared = script_probe.command_parameters(copy, parsed_script, request.space)
     else:
@@ -333,11 +333,11 @@ def _find_parameters(
         declared = Declared(parsed_script.values, declared.left_out, subcommands=declared.subcommands)
     # Numbers that the script declares are better than those of the file, and required arguments need a value.
     if file_with_values is None or _has_searchable_numbers(declared.options) or _has_required(declared):
-        return parsed_script, declared, None
+        return _Parameters(parsed_script, declared, None)
     if file_with_values.arguments is None and not any(arguments.placeholders(declared.subcommands)):
         file_with_values = dataclasses.replace(file_with_values, arguments=declared.subcommands)
     options = (*file_with_values.options, *file_with_values.required)
-    return parsed_script, Declared(options), file_with_values
+    return _Parameters(parsed_script, Declared(options), file_with_values)
 
 
 def _pass_by_argument(
@@ -361,9 +361,10 @@ def _pass_by_argument(
         return file, declared
     others = tuple(option for option in declared.options if option is not file_option)
     name = file_option.name.replace("-", "_")
+    # `if args.config` and `config is None` in the script: it runs without a file.
     is_tested = re.search(rf"if (?:not )?\w+\.{name}\b|\b{name} is ", script_folder.source(copy.path))
     if file.is_ambiguous and is_tested and not file_option.required and _has_searchable_numbers(others):
-        return None, declared  # the script runs without one
+        return None, declared
     _refuse_ambiguous(file, file_option.flag, copy, request)
     if _has_searchable_numbers(others):
         file_option = dataclasses.replace(file_option, default=file.name, required=True)
@@ -446,11 +447,20 @@ def _run_smoke(
     requested = [request.objective["metric"]] if request.objective else []
 
     def run(job: ScriptJob) -> smoke.Smoke:
-        command = job.command_line()
-        options = [*job.default_values, *(option.name for option in (*parsed_script.options, *parsed_script.values))]
-        name, secrets = origin.real.stem, request.secrets
-        printed, files = parsed_script.printed, parsed_script.metric_files
-        return smoke.run(command, name, folder, copy.scratch, printed, secrets, options, limit, requested, files, watched)
+        own_options = (*parsed_script.options, *parsed_script.values)
+        return smoke.run(
+            job.command_line(),
+            origin.real.stem,
+            folder,
+            copy.scratch,
+            parsed_script.printed,
+            request.secrets,
+            options=[*job.default_values, *(option.name for option in own_options)],
+            limit=limit,
+            requested=requested,
+            declared=parsed_script.metric_files,
+            watched=watched,
+        )
 
     values = "its defaults" if origin.text else "the command's values"
     shown_command = f", as `{escapes.escape_controls(shlex.join(job.command_line()))}`" if job.command else ""
@@ -459,8 +469,7 @@ def _run_smoke(
         "most, to find its metrics; --no-smoke skips this"
     )
     result = run(job)
-    needs_torchrun = _RANK.search(result.failure) is not None and not job.command
-    if needs_torchrun:
+    if _RANK.search(result.failure) and not job.command:
         output.note(f"{title} needs the variables of torchrun ({result.failure}), which starts it then")
         torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", copy.name]
         job = dataclasses.replace(job, command=torchrun, arguments=job.arguments or arguments.FLAGS)
@@ -473,13 +482,13 @@ def _run_smoke(
         shipping.add_links(folder, {_REPOSITORY: str(repository)})
         job = dataclasses.replace(job, links=(*job.links, _REPOSITORY))
         result = run(job)
-    if job.command and (logged := result.metrics.get(smoke.MLFLOW)):
-        result = dataclasses.replace(
-            result, metrics={source: values for source, values in result.metrics.items() if source != smoke.MLFLOW}
-        )
+    mlflow_metrics = result.metrics.get(smoke.MLFLOW)
+    if job.command and mlflow_metrics:
+        readable = {source: values for source, values in result.metrics.items() if source != smoke.MLFLOW}
+        result = dataclasses.replace(result, metrics=readable)
         output.note(
-            f"{title} logs {', '.join(smoke.shown_names([logged]))} to MLflow, which is not read from a command, a process "
-            "of its own: print the metric, or write it to a file"
+            f"{title} logs {', '.join(smoke.shown_names([mlflow_metrics]))} to MLflow, which is not read from a command, a "
+            "process of its own: print the metric, or write it to a file"
         )
     longer = max(_LONGER_RUN, 2 * limit)
     command = f"{request.command(str(origin.file) if origin.text else origin.title)} --smoke-seconds {longer:.0f}"
@@ -492,19 +501,13 @@ def _run_smoke(
     return job, result
 
 
-def _with_earlier_metrics(result: smoke.Smoke | None, folder: Path, declared: Sequence[str]) -> smoke.Smoke | None:
-    """Return the result of a smoke run with the metrics that an earlier run has written into the declared files, if any.
-
-    Args:
-        result: The result; None without a run.
-        folder: Folder of the job.
-        declared: Paths of the files.
-    """
+def _with_earlier_metrics(result: smoke.Smoke, folder: Path, declared: Sequence[str]) -> smoke.Smoke:
+    """Return the result of a smoke run with the metrics that an earlier run has written into the declared files, if any."""
     metrics = smoke.declared_metrics(folder, declared) if declared else {}
     if not metrics:
         return result
     output.note(f"the metrics are those of an earlier run, in {', '.join(source.path for source in metrics)}")
-    return dataclasses.replace(result or smoke.Smoke({}, 0.0, "", ended=True), metrics=metrics)
+    return dataclasses.replace(result, metrics=metrics, was_run=True)
 
 
 def _print_missing_values(title: str, job: ScriptJob, job_file: Path) -> None:
@@ -522,7 +525,7 @@ def _print_missing_values(title: str, job: ScriptJob, job_file: Path) -> None:
 
 
 def _summary(
-    origin: Origin, job: ScriptJob, parsed_script: Script, result: smoke.Smoke | None, job_file: Path, request: Request
+    origin: Origin, job: ScriptJob, parsed_script: Script, result: smoke.Smoke, job_file: Path, request: Request
 ) -> tuple[str, str]:
     """Return the sentence that says what the job searches and optimizes, and the options that `submit` needs."""
     options = ""
@@ -537,10 +540,9 @@ def _summary(
         )
     else:
         summary = f"found no parameter to search: write `space: {{NAME: …}}` into {importing.shell_path(job_file)}"
-    if (chosen := script_job.best_objective(job, result)) is not None:
-        _, objective, reason = chosen
-        summary += f"; objective: {objective['metric']}, {objective['direction']}d ({reason})"
-        names = {name for metrics in result.metrics.values() for name in metrics} if result is not None else set()
+    if (objective := script_job.best_objective(job, result)) is not None:
+        summary += f"; objective: {objective.metric}, {objective.fields['direction']}d ({objective.reason})"
+        names = {name for metrics in result.metrics.values() for name in metrics}
         if len(names) > 1 and request.objective is None:
             summary += "; `--objective METRIC:min` or `:max` at submit picks another metric"
     elif job.returned:
@@ -548,7 +550,7 @@ def _summary(
     else:
         message, options = script_job.placeholder_message(job, result, os.path.relpath(job_file))
         summary += f"; {message}"
-    if result is not None and result.failure and origin.text:
+    if result.failure and origin.text:
         summary += f"; if it needs other arguments, {script_probe.BY_COMMAND}"
     return summary, options
 
@@ -560,13 +562,7 @@ def _hydra_folder(file: Path, parsed_script: Script) -> Path:
 
 
 def _print_missing_libraries(file: Path, parsed_script: Script, roots: Sequence[Path]) -> None:
-    """Print the libraries that a script imports, and that are neither installed here nor its own modules.
-
-    Args:
-        file: Path of the script, for messages.
-        parsed_script: Content of the script.
-        roots: Folders with its own modules.
-    """
+    """Print the libraries that a script imports, and that are neither installed here nor its own modules."""
     for name in dict.fromkeys(module.partition(".")[0] for module in parsed_script.modules):
         if not any(script_folder.has_module(root, name) for root in roots) and not script_folder.is_installed(name):
             output.note(
@@ -596,12 +592,11 @@ def _print_result(
     output.note(f"{name} {'ended' if result.ended else 'was stopped'} after {duration}; {shown}")
     is_seen = bool(requested) and set(map(smoke.spelling, requested)) <= set(map(smoke.spelling, names))
     if not result.ended and not is_seen:
-        later = smoke.names_in_code(texts, names)
-        guessed = guess.objective(dict.fromkeys(later or names, 0.0)) or {"direction": "minimize"}
-        named = f"--objective {later[0] if later else 'METRIC'}:{guessed['direction'][:3]}"
-        shown_later = ", ".join(later[:_MOST_SHOWN]) if later else "those of a test at its end"
+        later_names = smoke.names_in_code(texts, names)
+        guessed = guess.objective(dict.fromkeys(later_names or names, 0.0)) or {"direction": "minimize"}
+        option = f"--objective {later_names[0] if later_names else 'METRIC'}:{guessed['direction'][:3]}"  # min or max
+        shown_later = ", ".join(later_names[:_MOST_SHOWN]) or "those of a test at its end"
         output.note(
             f"metrics that it prints later are missing here, such as {shown_later}: name yours, as in "
-            f"`platform submit hpo {folder} {named} --local`, or remove {load.FILE} and type "
-            f"`{command}`"
+            f"`platform submit hpo {folder} {option} --local`, or remove {load.FILE} and type `{command}`"
         )
