@@ -80,7 +80,7 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
         )
         return
     fields = dict.fromkeys(job.params, "params") | dict.fromkeys(job.search.names, "space")  # parameter → its field
-    # Fields such as pruner.max_resource name a parameter that need not reach the program.
+    # Fields such as pruner.max_resource name a fixed parameter, which then need not reach the program.
     for text in _texts_in(job.model_dump(exclude={"params", "space"})):
         if fields.get(text) == "params":
             del fields[text]
@@ -184,15 +184,26 @@ def _boolean_styles(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr="add_argument"), args=flags, keywords=keywords):
-                words = {str(keyword.arg): ast.unparse(keyword.value) for keyword in keywords}
-                is_negated = words.get("action", "").endswith("BooleanOptionalAction")
-                # `str2bool` and the like read each spelling. Without one, the script may compare with another than True.
-                has_type = _READS_BOOLEANS.fullmatch(words.get("type", "")) is not None
-                has_texts = "type" not in words and _BOOLEAN_TEXTS.search(words.get("choices", words.get("default", "")))
-                if is_negated or ("action" not in words and (has_type or has_texts)):
-                    texts = (str(flag.value) for flag in flags if isinstance(flag, ast.Constant))
-                    style = "negated" if is_negated else "value"
-                    yield from ((text[2:], style) for text in texts if text.startswith("--"))
+                code = {str(keyword.arg): ast.unparse(keyword.value) for keyword in keywords}
+                if code.get("action", "").endswith("BooleanOptionalAction"):
+                    style = "negated"
+                elif "action" not in code and _reads_booleans(code):
+                    style = "value"
+                else:
+                    continue
+                texts = (str(flag.value) for flag in flags if isinstance(flag, ast.Constant))
+                yield from ((text.removeprefix("--"), style) for text in texts if text.startswith("--"))
+
+
+def _reads_booleans(code: Mapping[str, str]) -> bool:
+    """Return whether an option reads `True` and `False`, by the code of the keywords with which it is added.
+
+    A type such as `str2bool` reads each spelling. Without one, the script may compare the text with another than `True`, so
+    its choices or its default must show that one.
+    """
+    if "type" in code:
+        return _READS_BOOLEANS.fullmatch(code["type"]) is not None
+    return _BOOLEAN_TEXTS.search(code.get("choices", code.get("default", ""))) is not None
 
 
 def _meant_keys(name: str, keys: Iterable[str]) -> list[str]:

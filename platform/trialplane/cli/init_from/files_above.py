@@ -265,17 +265,15 @@ def _module_above_error(
     else:
         with_root = f"export PYTHONPATH={relative_root} && {command_line or 'COMMAND'}"
     reason += ", outside of this folder"
-    if not script_folder.has_unrelated_files(common_folder):
-        command_there = f"cd {shlex.quote(folder.relative_to(common_folder).as_posix())} && {with_root}"
-        error = _other_folder_error(reason, common_folder, command_there, request)
-        return (
-            error if command_line else InputError(str(error))
-        )  # that of a known command makes the job there, see `cli.job`
-    absolute_path = os.pathsep.join([shlex.quote(str(root)), *typed_values[-1:]])
-    return InputError(
-        f"{reason}, and trials get a copy of this folder only; set `PYTHONPATH={absolute_path}` in the command, for trials "
-        "on this machine only; nothing was changed"
-    )
+    if script_folder.has_unrelated_files(common_folder):  # it cannot be the folder of a job
+        absolute_path = os.pathsep.join([shlex.quote(str(root)), *typed_values[-1:]])
+        return InputError(
+            f"{reason}, and trials get a copy of this folder only; set `PYTHONPATH={absolute_path}` in the command, for "
+            "trials on this machine only; nothing was changed"
+        )
+    command_there = f"cd {shlex.quote(folder.relative_to(common_folder).as_posix())} && {with_root}"
+    error = _other_folder_error(reason, common_folder, command_there, request)
+    return error if command_line else InputError(str(error))  # an unknown command cannot be repeated there
 
 
 def _other_folder_error(reason: str, folder: Path, command: str, request: Request) -> OtherFolderError:

@@ -787,7 +787,7 @@ def _shown_source(source: MetricSource) -> str:
 
 
 def _declaration(source: MetricSource) -> Any:
-    """Return what declares a source in the field `metrics`."""
+    """Return the value of the field `metrics` for a source: `tensorboard`, or a mapping of a file or a pattern."""
     if source.pattern:
         return {"from": "stdout", "pattern": source.pattern[0]}
     return {"from": "file", "path": source.path} if source.source == "file" else source.source
@@ -914,7 +914,7 @@ def _returned_metric_lines(job: ScriptJob) -> list[str]:
 
 def _field_line(name: str, value: Any, comment: str = "") -> str:
     """Return a line of job.yaml: a field with its value, and a comment unless that is ""."""
-    # In a list, YAML has no mark for the end of a document after a plain value.
+    # YAML would put `...` after a plain value such as 0.1. In a list, `[0.1]`, it does not, and the brackets are cut off.
     key_text, value_text = (output.as_yaml([part], flow=True).strip()[1:-1] for part in (name, value))
     remark = escapes.escape_controls(" ".join(comment.split()))
     return f"{key_text}: {value_text} # {remark}" if remark else f"{key_text}: {value_text}"

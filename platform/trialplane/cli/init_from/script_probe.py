@@ -115,7 +115,7 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
     if parsed_script.style is Style.COMMAND and parsed_script.config:  # a settings file that the command names
         in_command = _options_in_command(parsed_script, Declared())
         in_file = {option.name: option for option in parsed_script.options if option.name not in in_command}
-        in_file, left_out = _without_overridden(Declared(), parsed_script, in_file)
+        in_file, left_out = _not_overridden(Declared(), parsed_script, in_file)
         options = (*in_command.values(), *in_file.values())
         return dataclasses.replace(parsed_script, options=options), Declared(options, left_out)
     return parsed_script, Declared(parsed_script.options)
@@ -132,10 +132,10 @@ def _parsed_parameters(copy: ScriptCopy, parsed_script: Script, requested: Colle
     if _GIN.search(script_folder.source(copy.path)):
         raise InputError(f"{_advice(copy)}. Nothing was changed")
     declared, log_clause = _probe_arguments(copy)
-    if declared.overrides:
+    if declared.overrides:  # its parser takes lr=0.1, as Hydra does
         return dataclasses.replace(parsed_script, style=Style.HYDRA), declared
-    constants = _constants(parsed_script, requested, _spellings(declared.options))
-    if constants and not declared.failure:
+    constants = _requested_constants(parsed_script, requested, _spellings(declared.options))
+    if constants and not declared.failure:  # the user wants to search values in the text
         passed = [option for option in declared.options if option.required or option.name in requested]
         return as_globals(parsed_script), dataclasses.replace(declared, options=(*passed, *constants.values()))
     if not declared.failure:
@@ -160,11 +160,12 @@ def searches_only_constants(parsed_script: Script, requested: Collection[str], n
         requested: Names of the parameters that the user wants to search.
         names_in_file: Names of the values in its settings file, which come first.
     """
-    is_alone = parsed_script.style in _RUN_ALONE and not any(option.required for option in parsed_script.options)
+    may_run_alone = parsed_script.style in _RUN_ALONE and not any(option.required for option in parsed_script.options)
+    # With GLOBALS, the script's options are the values in its text.
     other_options = () if parsed_script.style is Style.GLOBALS else parsed_script.options
     other_names = [*names_in_file, *(option.name for option in other_options)]
-    constants = {name.lower() for name in _constants(parsed_script, requested, other_names)}
-    return is_alone and bool(requested) and {name.lower() for name in requested} <= constants
+    constants = {name.lower() for name in _requested_constants(parsed_script, requested, other_names)}
+    return may_run_alone and bool(requested) and {name.lower() for name in requested} <= constants
 
 
 def as_globals(parsed_script: Script) -> Script:
@@ -192,19 +193,20 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     call = command.call
     path = Path(os.path.normpath(copy.folder / call.folder / call.script))
     called_script = _read_called_script(path, call, command, requested)
-    # The path of an installed program is absolute.
+    # Of an installed program, the path is absolute.
     name = path.relative_to(copy.folder).as_posix() if path.is_relative_to(copy.folder) else str(path)
     called_copy = dataclasses.replace(copy, name=name)
     declared, appended = _called_parameters(called_copy, called_script, call, requested)
     called = _Called(called_copy, call, called_script, declared, appended)
     command = _with_placeholders(command, called, requested)
+    # First the parameters in the command line, then those in a file, then the arguments that can be appended.
     in_command = _options_in_command(command, declared)
     command, in_file = _options_in_file(command, called, in_command, requested)
-    in_file, left_out = _without_overridden(declared, command, in_file)
+    in_file, left_out = _not_overridden(declared, command, in_file)
     appendable = _appendable_options(declared, command, in_command, appended)
-    likely = () if requested else guess.space([*in_command.values()])
-    appendable, unknown_names = _with_typed_values(appendable, call, likely)
-    in_file, appendable = _set_in_both(in_file, appendable)
+    searched_variables = () if requested else guess.space([*in_command.values()])
+    appendable, unknown_names = _with_typed_values(appendable, call, searched_variables)
+    in_file, appendable = _with_flags(in_file, appendable)
     # The command runs without them today, so none is required.
     appended_options = [dataclasses.replace(option, required=False) for option in appendable.values()]
     options = (*in_command.values(), *in_file.values(), *appended_options)
@@ -254,8 +256,8 @@ class _Called:
 def _with_placeholders(command: Script, called: _Called, requested: Collection[str]) -> Script:
     """Return a command with placeholders for values whose names only its script knows, such as positional arguments."""
     call, declared = called.call, called.declared
-    positions = _positions(called.script, declared, call, requested) | _attached_values(declared, call)
-    command = launcher.with_names(launcher.with_positions(command, positions), _short_names(command, declared))
+    positions = _positional_parameters(called.script, declared, call, requested) | _attached_parameters(declared, call)
+    command = launcher.with_names(launcher.with_positions(command, positions), _options_of_short_flags(command, declared))
     known_names = {option.name for option in (*command.options, *declared.options)}
     searched = {name.lower() for name in set(requested) - known_names}
     variables = [option for option in called.script.variables if option.name.lower() in searched]
@@ -287,7 +289,7 @@ def _options_in_file(
         if not has_parameters or guess.space(text_values[config]):
             in_file = {option.name: option for option in text_values[config]}
             command = dataclasses.replace(command, config=config)
-    constants = _constants(called.script, requested, [*in_command, *in_file, *_spellings(declared.options)])
+    constants = _requested_constants(called.script, requested, [*in_command, *in_file, *_spellings(declared.options)])
     requested_names = set(map(_normalized, requested))
     if constants and requested_names.isdisjoint(map(_normalized, in_file)):  # a trial can replace values of one file only
         in_file = constants
@@ -297,10 +299,9 @@ def _options_in_file(
     # none, and Hydra does not list all keys.
     lists_all = not (declared.failure or declared.overrides or declared.pairs or called.script.style is Style.HYDRA)
     if lists_all and requested_names.isdisjoint(map(_normalized, in_file)):
-        missing_names = [name for name in requested if not any(_means(name, known_name) for known_name in known_names)]
-        module, values = _module_constants(called.copy, called.call, missing_names)
-        if module:
-            in_file = values
+        missing_names = [name for name in requested if not any(_may_mean(name, known_name) for known_name in known_names)]
+        if (constants_of_module := _module_constants(called.copy, called.call, missing_names)) is not None:
+            module, in_file = constants_of_module
             command = dataclasses.replace(command, config=module)
     return command, in_file
 
@@ -321,36 +322,36 @@ def _settings_of_command(command: Script, called: _Called, in_command: Mapping[s
     return {} if declares_all and not command.config.endswith(settings.SUFFIXES) else in_file
 
 
-def _module_constants(copy: ScriptCopy, call: script.Call, names: Collection[str]) -> tuple[str, dict[str, Option]]:
-    """Return the path in the copy of the module that a script imports and that sets values of some names, and these values.
+def _module_constants(copy: ScriptCopy, call: script.Call, names: Collection[str]) -> tuple[str, dict[str, Option]] | None:
+    """Return the module that a script imports and that sets values of some names, by its path in the copy, and the values.
 
-    The path is "" if no imported module sets them, or if several do, so that it is unknown which one is meant.
+    None if no imported module sets them, or if several do, so that it is unknown which one is meant.
     """
-    folder = copy.folder / call.folder
-    python_path = call.variables.get("PYTHONPATH", "").split(os.pathsep)
-    roots = [copy.path.parent, *(folder / entry for entry in filter(None, [".", *python_path]))]
+    python_path = filter(None, call.variables.get("PYTHONPATH", "").split(os.pathsep))
+    roots = [copy.path.parent, *(copy.folder / call.folder / entry for entry in (".", *python_path))]
     roots = list(dict.fromkeys(Path(os.path.normpath(root)) for root in roots))
     values_by_file: dict[Path, dict[str, Option]] = {}
     for file in script_folder.imported_files(copy.path, roots) if names else ():
         if not file.is_relative_to(copy.folder):  # a trial cannot replace its values
             continue
         options = script.module_options(script_folder.source(file), file.name)
-        if values := {option.name: option for option in options if any(_means(name, option.name) for name in names)}:
+        values = {option.name: option for option in options if any(_may_mean(name, option.name) for name in names)}
+        if values:
             values_by_file[file] = values
     if len(values_by_file) != 1:
-        return "", {}
+        return None
     [(file, values)] = values_by_file.items()
     module = file.relative_to(copy.folder).as_posix()
     output.note(f"{', '.join(values)}: a value in {module}, which {call.script} imports")
     return module, values
 
 
-def _means(name: str, known_name: str) -> bool:
+def _may_mean(name: str, known_name: str) -> bool:
     """Return whether a requested name may mean a known one, in another spelling or without the beginning of it."""
     return _normalized(known_name) == _normalized(name) or _normalized(known_name).endswith(f".{_normalized(name)}")
 
 
-def _set_in_both(
+def _with_flags(
     in_file: Mapping[str, Option], appendable: Mapping[str, Option]
 ) -> tuple[dict[str, Option], dict[str, Option]]:
     """Return the values in a file, with the flag of the argument that also sets a value, and the other arguments.
@@ -375,7 +376,7 @@ def _options_in_command(command: Script, declared: Declared) -> dict[str, Option
     }
 
 
-def _positions(
+def _positional_parameters(
     called_script: Script, declared: Declared, call: script.Call, requested: Collection[str]
 ) -> dict[int, Option]:
     """Return the parameters that positional arguments of a call are, by their index among its arguments.
@@ -405,14 +406,15 @@ def _positions(
 
 def _module_values(copy: ScriptCopy, parsed_script: Script) -> dict[str, Sequence[Option]]:
     """Return the values in the modules with settings that a script imports, by the path of the module in the copy."""
-    files = [path for name in parsed_script.config_modules if (path := copy.path.parent / name).is_file()]
+    files = [copy.path.parent / name for name in parsed_script.config_modules]
     return {
         file.relative_to(copy.folder).as_posix(): script.settings_options(script_folder.source(file), file.name)
         for file in files
+        if file.is_file()
     }
 
 
-def _attached_values(declared: Declared, call: script.Call) -> dict[int, Option]:
+def _attached_parameters(declared: Declared, call: script.Call) -> dict[int, Option]:
     """Return the parameters whose numbers follow a short flag without a space, as in `-b16`, by their index in a call."""
     options = {flag: option for option in declared.options for flag in (option.flag, *option.aliases)}
     values: dict[int, Option] = {}
@@ -424,10 +426,11 @@ def _attached_values(declared: Declared, call: script.Call) -> dict[int, Option]
     return values
 
 
-def _short_names(command: Script, declared: Declared) -> dict[str, Option]:
+def _options_of_short_flags(command: Script, declared: Declared) -> dict[str, Option]:
     """Return the options that short flags of a command stand for, by the names that the command gives to their values.
 
-    The `epochs` of a script is `n` in `-n 5`, and `vn` in `-vn 5` with a switch `-v`.
+    If `-n` is short for `--epochs` of the script, they are {"n": epochs} for `-n 5`, and {"vn": epochs} for `-vn 5` with a
+    switch `-v`.
     """
     assert command.call is not None
     typed_flags = {word.partition("=")[0] for word in command.call.arguments}
@@ -507,7 +510,7 @@ def _read_called_script(path: Path, call: script.Call, command: Script, requeste
     if called_script.style not in script.OWN_SEARCHES:
         return called_script
     subcommand_name = subcommand(call.arguments)
-    # A subcommand other than the one that has the search does not start it.
+    # A subcommand other than the one that has the search does not start it. It may be unknown which one has it.
     may_search = not subcommand_name or called_script.searching in ("", subcommand_name)
     if may_search:
         is_chosen = bool(requested or (subcommand_name and not called_script.searching))
@@ -522,7 +525,7 @@ def subcommand(words: Sequence[str]) -> str:
     return words[0] if words and _SUBCOMMAND.fullmatch(words[0]) else ""
 
 
-def _without_overridden(
+def _not_overridden(
     declared: Declared, command: Script, in_file: Mapping[str, Option]
 ) -> tuple[dict[str, Option], tuple[str, ...]]:
     """Return the values of a settings file that no flag of a command overrides, and a remark on each of the others.
@@ -540,7 +543,9 @@ def _without_overridden(
     return {key: option for key, option in in_file.items() if key not in overriding}, remarks
 
 
-def _constants(parsed_script: Script, requested: Collection[str], declared_names: Collection[str]) -> dict[str, Option]:
+def _requested_constants(
+    parsed_script: Script, requested: Collection[str], declared_names: Collection[str]
+) -> dict[str, Option]:
     """Return the values in the text of a script that the user wants to search, by name.
 
     Args:

@@ -209,7 +209,8 @@ def _of_declared_files(
     Other files than the declared ones do not count, as they are plots, for example, unless a metric is requested.
     """
     in_declared = {source: values for source, values in metrics.items() if source.path in declared}
-    if any(set(requested) & set(values) if requested else guess.objective(values) for values in in_declared.values()):
+    has_requested = any(not values.keys().isdisjoint(requested) for values in in_declared.values())
+    if has_requested or (not requested and any(map(guess.objective, in_declared.values()))):
         return in_declared
     if not declared or requested:
         return metrics
@@ -237,7 +238,7 @@ def _add_unnamed_metric(
     lines_with_text = [line for line in output.splitlines() if line.strip()]
     matches = [match for line in lines_with_text if (match := _STEP_AND_NUMBER.fullmatch(line))]
     steps = [int(match[1]) for match in matches]
-    if len(steps) >= _SERIES and steps == sorted(set(steps)):
+    if len(steps) >= _SERIES and steps == sorted(set(steps)):  # 1 0.9, 2 0.7, 3 0.6: the first number increases
         pattern = rf"^{_BAR}(?P<step>\d+)[\s:,|]+(?P<{name}>{settings.NUMBER}){_REMARK}$"
         source = MetricSource("stdout", (pattern,))
         metrics[source], steps_by_source[source] = {name: float(matches[-1][2])}, steps
@@ -324,7 +325,8 @@ def _file_metrics(
         is_of_wandb = "wandb" in file.relative_to(folder).parts  # a folder of W&B's own files
         return not is_of_wandb and file.is_file() and is_written(file)
 
-    files = list(elsewhere.metric_files(folder, names, is_new, lambda _: b"", declared))
+    # b"": all content of a file counts, also what it had before the run.
+    files = list(elsewhere.metric_files(folder, names, is_new, lambda _file: b"", declared))
     file_counts = collections.Counter(file.source for file in files)
     for file in files:
         finite = {name: value for name, value in file.values.items() if math.isfinite(value)}
@@ -420,7 +422,7 @@ class _Occurrences(NamedTuple):
 
 
 def _occurrences(log: Path, names: Collection[str]) -> _Occurrences:
-    """Return the occurrences of metrics in an output."""
+    """Return the occurrences of metrics in a file with an output, of losses and scores with some names in any spelling."""
     stepped, crowded, early, late = set[str](), set[str](), set[str](), set[str]()
     values: dict[tuple[frozenset[str], str], set[float]] = {}  # names in a line, one of them → its values in such lines
     parsed_lines: list[LineMetrics] = []
@@ -433,10 +435,8 @@ def _occurrences(log: Path, names: Collection[str]) -> _Occurrences:
             stepped |= line.metrics.keys()
         elif len(line.metrics) >= _CROWD and 2 * len(measures) < len(line.metrics):
             crowded |= line.metrics.keys()
-        if late or measures or line.step is not None:
-            late |= line.metrics.keys()
-        else:
-            early |= line.metrics.keys()
+        begins_results = bool(measures) or line.step is not None  # the lines before it may print settings
+        (late if late or begins_results else early).update(line.metrics)
         for name, value in line.metrics.items():
             values.setdefault((line_names, name), set()).add(value)
     changing = {name for (_, name), distinct_values in values.items() if len(distinct_values) > 1}
