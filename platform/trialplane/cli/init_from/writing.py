@@ -141,13 +141,13 @@ def _make_job(
         smoke_folder = Path(scratch, "smoke")
         for target in (copy.folder, smoke_folder):  # two copies, because a probe may change its own
             _unpack(packed, target, origin, copy)
-        found = _find_parameters(copy, source, source_file, request)
-        parsed_script, declared, file_with_values = found
+        parameters = _find_parameters(copy, source, source_file, request)
+        parsed_script, declared, file_with_values = parameters
         files_above.refuse_missing_module(declared.failure, origin, parsed_script, start, request)
         request = dataclasses.replace(request, space=script_probe.declared_space(request.space, declared))
         typed = request.command(str(origin.file) if origin.text else origin.title)
         script_probe.refuse_unknown(request.space, copy, parsed_script, declared, title, origin.started_commands, typed)
-        job = _build_job(origin, found, start, request)
+        job = _build_job(origin, parameters, start, request)
         if request.with_smoke and not job.missing:
             watched = () if file_with_values is None else (file_with_values.name, *file_with_values.others)
             job, result = _run_smoke(origin, job, parsed_script, copy, smoke_folder, request, watched)
