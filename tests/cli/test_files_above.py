@@ -77,6 +77,7 @@ def test_a_folder_with_unrelated_files_is_no_jobs(platform, written: Path, monke
         ("import sys; sys.path.append('../')", False),
         ("x = '../pipe'", False),
         ("x = '../link/loss.txt'", True),  # a link to data elsewhere
+        ("from pathlib import Path; x = Path(__file__).parent.parent / 'link/loss.txt'", True),
     ],
 )
 def test_a_parent_alone_and_what_has_no_data_are_not_read(
