@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -102,6 +103,23 @@ def init_command(
         return _create_new(name, kind)
     if kind != "hpo":
         raise click.UsageError("--from makes a study; drop --kind")
+    request = _request(spaces, objective, trials, smoke_seconds, with_smoke=not no_smoke)
+    if name is not None:
+        raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}: `{request.command(source)}`")
+    try:
+        return _create_from(source, request)
+    except OtherFolderError as error:
+        return _create_above(error)
+
+
+def _request(
+    spaces: Sequence[str], objective: str | None, trials: int | None, smoke_seconds: float | None, *, with_smoke: bool
+) -> Request:
+    """Return the options of `platform init --from`.
+
+    Raises:
+        SpecError: A parameter of the space, or the objective, is not valid.
+    """
     space = dict(short_forms.parameter(text, "--space") for text in spaces)
     if space_issues := verdict.space_issues(space, "--space"):
         raise SpecError(space_issues)
@@ -113,21 +131,14 @@ def init_command(
         typed_options += ["--objective", objective]
     if trials is not None:
         typed_options += ["--trials", str(trials)]
-    if name is not None:
-        command = shlex.join(["platform", "init", "--from", source, *typed_options])
-        raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}: `{command}`")
-    request = Request(
-        with_smoke=not no_smoke,
+    return Request(
+        with_smoke=with_smoke,
         space=space,
         smoke_seconds=smoke_seconds,
         objective=objective_fields,
         trials=trials,
         typed=shlex.join(typed_options),
     )
-    try:
-        return _create_from(source, request)
-    except OtherFolderError as error:
-        return _create_above(error)
 
 
 def _create_from(source: str, request: Request) -> int:

@@ -259,7 +259,7 @@ def _linked(tree: ast.Module, spots: Mapping[str, Spot]) -> dict[str, Spot]:
         if inputs is not None and last_output is not None and _number(inputs) == _number(last_output):
             shared_names = [names[id(spot.value)] for spot in (last_output, inputs) if id(spot.value) in names]
             for name in shared_names:
-                linked.pop(name)
+                linked.pop(name, None)
             if shared_names:
                 shared = dataclasses.replace(last_output, others=(inputs,), is_numbered=True, is_shared=True)
                 linked[shared_names[0]] = shared

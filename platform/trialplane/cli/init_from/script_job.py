@@ -256,7 +256,7 @@ def _further_space(options: Sequence[Option], likely: Mapping[str, guess.Guess])
     return [
         _field_line(option.name, likely[option.name].fields, f"guessed: {likely[option.name].reason}{_at(option)}")
         for option in options
-        if option.name in likely and not option.required
+        if option.name in likely and not option.required  # a required one is in `params`
     ]
 
 
@@ -879,9 +879,7 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke) -> list[str]:
 
 
 def _source_lines(job: ScriptJob, sources: Sequence[MetricSource], *, captures_wandb: bool) -> list[str]:
-    """Return the lines of the fields, `capture` and `metrics`, that name the sources of the metrics.
-
-    They are [] if the job needs none: the sources are default ones, or Lightning's callback reports the metrics.
+    """Return the lines of the fields, `capture` and `metrics`, that name the sources of the metrics; [] if none is needed.
 
     Args:
         job: The job.
@@ -889,9 +887,9 @@ def _source_lines(job: ScriptJob, sources: Sequence[MetricSource], *, captures_w
         captures_wandb: Whether the job captures W&B's calls, so that it has no default source.
     """
     capture_lines = [_field_line("capture", "wandb", _CAPTURED_WANDB)] if captures_wandb else []
-    has_callback = declared_arguments.LIGHTNING_CALLBACK in str(job.arguments)
-    is_default = not captures_wandb and all(source.source in ("stdout", "mlflow") for source in sources)
-    if sources[0] == smoke.WANDB or (not sources[0].pattern and (has_callback or is_default)):
+    are_default = not captures_wandb and all(source.source in ("stdout", "mlflow") for source in sources)
+    has_callback = declared_arguments.LIGHTNING_CALLBACK in str(job.arguments)  # which reports the metrics
+    if sources[0] == smoke.WANDB or ((are_default or has_callback) and not sources[0].pattern):
         return capture_lines
     declarations = [_declaration(source) for source in sources]
     field = declarations if len(sources) > 1 else declarations[0]

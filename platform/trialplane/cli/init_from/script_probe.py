@@ -922,21 +922,8 @@ def refuse_unknown(
         InputError: The script lacks one. The message has similar names, or for Hydra the reason that Hydra gives.
     """
     known_names = {option.name for option in declared.options}
-    # jsonargparse lists `--model.backbone.help` in place of the arguments of a class that the command may choose.
-    prefixes = {name: itertools.accumulate(name.split(".")[:-1], "{}.{}".format) for name in names}  # a, a.b of a.b.c
-    unlisted_names = {name for name in names if any(f"{prefix}.help" in known_names for prefix in prefixes[name])}
-    if unchecked_names := sorted(unlisted_names - known_names):
-        output.note(f"{', '.join(unchecked_names)}: not checked, as jsonargparse lists no arguments of a class to choose")
-    unknown_names = [name for name in names if name not in known_names | unlisted_names]
-    is_misspelled = any(_is_similar(name, known_names - set(names)) for name in unknown_names)
-    if unknown_names and declared.open and not is_misspelled:
-        output.note(f"{', '.join(unknown_names)}: not checked, as {title} takes any --NAME=VALUE")
-        return
-    # The keys of yacs may be unknown.
-    has_unlisted_keys = declared.pairs and all(option.flag.startswith("-") for option in declared.options if option.flag)
-    # Neither those of a LightningCLI, whose options do not include the arguments of its Trainer.
-    has_unlisted_options = declared_arguments.LIGHTNING_CALLBACK in declared.subcommands
-    if not unknown_names or has_unlisted_keys or has_unlisted_options:
+    unknown_names = _unknown_names(names, declared, title)
+    if not unknown_names:
         return
     reason = ""
     if parsed_script.style is Style.HYDRA and parsed_script.config:
@@ -948,13 +935,13 @@ def refuse_unknown(
     if declared.failure:
         names_text = " and no ".join(unknown_names)
         raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
-    words, folder = ((), ".") if parsed_script.call is None else (parsed_script.call.arguments, parsed_script.call.folder)
-    in_files = {name: key for name in unknown_names if (key := _find_key(name, copy.folder, words)) is not None}
+    call = parsed_script.call or script.Call(copy.file.name)
+    in_files = {name: key for name in unknown_names if (key := _find_key(name, copy.folder, call.arguments)) is not None}
     shared = {option.name: option for option in declared.options if option.shared}
     similar_sizes = {name: shared[size] for name in unknown_names if (size := arguments.similar_size(name, shared))}
     started_remedy = launcher.started_remedy(started_commands)
     # Of a command that a shell script starts, the settings file is found.
-    remedy = f"; {started_remedy}" if in_files and started_remedy else _file_remedy(in_files, declared, folder, typed)
+    remedy = f"; {started_remedy}" if in_files and started_remedy else _file_remedy(in_files, declared, call.folder, typed)
     remedy = remedy or _remedy_with_longer_names(typed, unknown_names, known_names)
     if not remedy and typed and len(unknown_names) == 1 and similar_sizes:
         [(name, layer_size)] = similar_sizes.items()
@@ -965,13 +952,34 @@ def refuse_unknown(
     if not remedy and is_unlike_all and started_remedy:
         remedy = f"; for an option that it does not set, {started_remedy}"
     elif not remedy and is_unlike_all and not reason and (copy.file.suffix == ".py" or parsed_script.call is not None):
-        file = copy.file if parsed_script.call is None else Path(parsed_script.call.script)
-        name = unknown_names[0].rpartition(".")[2]
-        remedy = f"; for a value without a name in {file.name}, set `{name} = VALUE` at its top and use {name} there"
+        file_name, name = Path(call.script).name, unknown_names[0].rpartition(".")[2]
+        remedy = f"; for a value without a name in {file_name}, set `{name} = VALUE` at its top and use {name} there"
     if places := [f"{option.name}: {option.default}, {option.place}" for option in declared.options if option.place]:
         remedy = f"; those without a name of their own are {'; '.join(places[:_MOST_PLACES])}{remedy}"
     hints = _names_with_hints(unknown_names, names, declared, in_files, similar_sizes)
     raise InputError(f"{title} has no parameter {'; and no '.join(hints)}{reason}{remedy}; nothing was changed")
+
+
+def _unknown_names(names: Collection[str], declared: Declared, title: str) -> list[str]:
+    """Return the names that a script does not have; [] if some may be its own, although it does not declare them.
+
+    Names that cannot be checked are printed.
+    """
+    known_names = {option.name for option in declared.options}
+    # jsonargparse lists `--model.backbone.help` in place of the arguments of a class that the command may choose.
+    prefixes = {name: itertools.accumulate(name.split(".")[:-1], "{}.{}".format) for name in names}  # a, a.b of a.b.c
+    unlisted_names = {name for name in names if any(f"{prefix}.help" in known_names for prefix in prefixes[name])}
+    if unchecked_names := sorted(unlisted_names - known_names):
+        output.note(f"{', '.join(unchecked_names)}: not checked, as jsonargparse lists no arguments of a class to choose")
+    unknown_names = [name for name in names if name not in known_names | unlisted_names]
+    is_misspelled = any(_is_similar(name, known_names - set(names)) for name in unknown_names)
+    if unknown_names and declared.open and not is_misspelled:
+        output.note(f"{', '.join(unknown_names)}: not checked, as {title} takes any --NAME=VALUE")
+        return []
+    # yacs lists no keys, and LightningCLI no arguments of its Trainer.
+    lists_no_keys = declared.pairs and all(option.flag.startswith("-") for option in declared.options if option.flag)
+    has_trainer = declared_arguments.LIGHTNING_CALLBACK in declared.subcommands
+    return [] if lists_no_keys or has_trainer else unknown_names
 
 
 def _is_similar(name: str, known_names: Collection[str]) -> bool:

@@ -427,7 +427,7 @@ def _occurrences(log: Path, names: Collection[str]) -> _Occurrences:
     values: dict[tuple[frozenset[str], str], set[float]] = {}  # names in a line, one of them → its values in such lines
     parsed_lines: list[LineMetrics] = []
     first_metrics: dict[frozenset[str], dict[str, float]] = {}  # names in a line → the metrics of the first such line
-    for line in Tail(log, Source(STDOUT, names), 0).read(True, time.monotonic() + reader.END):
+    for line in Tail(log, Source(STDOUT, names), 0).read(True, time.monotonic() + reader.END):  # from 0 to the end
         line_names = frozenset(line.metrics)
         parsed_lines.append(line._replace(metrics=first_metrics.setdefault(line_names, line.metrics)))
         measures = [name for name in line.metrics if guess.is_measure(name)]

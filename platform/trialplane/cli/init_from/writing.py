@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import os
 import re
 import shlex
@@ -77,11 +76,7 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
     ignored = packing.ignored_lines(parsed_script.outputs)
     start = dataclasses.replace(start, links=data_links.find(folder, ignored))
     if start.links:
-        shown_links = errors.shortened(", ".join(start.links), 300)
-        output.note(
-            f"not uploaded, but linked in the folder of each trial, also below: {shown_links}; what the script writes "
-            "there, it writes into your folder; on a cluster, name a path on the data volume (`platform explain links`)"
-        )
+        _print_links(start.links)
     exit_code = searches.write_own_search(origin, parsed_script, start, request)
     if exit_code is not None:
         return exit_code
@@ -94,14 +89,22 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
     job, result, summary, options = _make_job(origin, parsed_script, start, file_with_values, packed.data, request)
     yaml_text = script_job.yaml_text(job, result)
     exit_code = job_files.write_files(folder, yaml_text, summary, origin.new_files, options, has_failed=bool(result.failure))
-    for remark in script_job.metric_sources(job, result)[1]:
-        output.note(remark)
-    if message := script_job.pruner_message(job, result):
+    _, unread_remarks = script_job.metric_sources(job, result)
+    for message in filter(None, (*unread_remarks, script_job.pruner_message(job, result))):
         output.note(message)
     if job.searchable:
         command = f"platform submit hpo {importing.shell_path(folder)} --space {job.searchable[0]}=LOW..HIGH --local"
         output.note(f"to search another option ({', '.join(job.searchable)}): `{command}`")
     return exit_code
+
+
+def _print_links(links: Sequence[str]) -> None:
+    """Print which data of a job are linked, and what that means for trials."""
+    output.note(
+        f"not uploaded, but linked in the folder of each trial, also below: {errors.shortened(', '.join(links), 300)}; what "
+        "the script writes there, it writes into your folder; on a cluster, name a path on the data volume (`platform "
+        "explain links`)"
+    )
 
 
 class _Made(NamedTuple):
@@ -278,17 +281,19 @@ def _find_start(
     has_file = parsed_script.style in _WITH_SETTINGS
     file_with_values = settings_file.find(real, parsed_script, request.space, objective) if has_file else None
     is_shell = bool(origin.text) and parsed_script.style is Style.COMMAND and real.suffix in settings.SHELLS
-    find_start = script_folder.shell_start if is_shell else script_folder.start
     if origin.call is not None and parsed_script.style is not Style.WANDB:  # whose job has a script in its own folder
-        find_start = functools.partial(script_folder.typed_start, working_directory=Path(origin.call.folder).resolve())
-    start = find_start(real, parsed_script, origin.text)
+        start = script_folder.typed_start(real, parsed_script, origin.text, Path(origin.call.folder).resolve())
+    elif is_shell:
+        start = script_folder.shell_start(real, parsed_script, origin.text)
+    else:
+        start = script_folder.start(real, parsed_script, origin.text)
     folders = [start.folder]
     if not is_shell:
         folders.append(_hydra_folder(real, parsed_script))
-    if file_with_values is not None:
-        folders.append(file_with_values.folder)
-    start = start.within(Path(os.path.commonpath(folders)))
-    return start, file_with_values.below(start.folder) if file_with_values else None
+    if file_with_values is None:
+        return start.within(Path(os.path.commonpath(folders))), None
+    start = start.within(Path(os.path.commonpath([*folders, file_with_values.folder])))
+    return start, file_with_values.below(start.folder)
 
 
 def _unpack(packed: bytes, target: Path, origin: Origin, copy: ScriptCopy) -> None:
@@ -315,7 +320,7 @@ def _find_parameters(
         _refuse_ambiguous(file_with_values, "", copy, request)
     if script_probe.searches_only_constants(parsed_script, request.space, [option.name for option in file_options]):
         return _Parameters(script_probe.as_globals(parsed_script), Declared(parsed_script.values), None)
-    # A script without a parser gets the values of its file, and one with a parser as well if the file is known to be read.
+    # A script with a parser may read the values of its file or not, unless a pipeline or an argument names the file.
     if file_with_values is not None and (parsed_script.style is not Style.PARSED or file_with_values.arguments is not None):
         return _Parameters(parsed_script, Declared(file_with_values.options), file_with_values)
     if parsed_script.call is not None:
