@@ -204,6 +204,7 @@ def build(
     in_command = {name for _, name in arguments.placeholders(parsed_script.command)}
     writes_defaults = len(options) <= _MOST_PARAMS and _writes_defaults(parsed_script, form)
     other_options = [option for option in options if option.name not in space]
+    # The same in all trials. The script sets the others itself; they are comments in job.yaml.
     params = {
         option.name: _fixed_param(option, declared)
         for option in other_options
@@ -216,6 +217,7 @@ def build(
     items = _argument_items(set_options, params, parsed_script, declared, form)
     field = _arguments_field(parsed_script, declared, space, params, form, items)
     command = _command(name, parsed_script, declared, start, options, items)
+    # The user can search these by a line in the space alone.
     addable_options = [
         option for option in options if option in set_options or not _needs_item(option, parsed_script, declared, form)
     ]
