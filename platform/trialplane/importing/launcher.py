@@ -137,9 +137,7 @@ def is_makefile(file: PurePath) -> bool:
     return file.name in MAKEFILES or file.suffix == ".mk"
 
 
-def read(
-    text: str, name: str, *, started_commands: Sequence[str] = (), requested: Collection[str] = ()
-) -> Script:
+def read(text: str, name: str, *, started_commands: Sequence[str] = (), requested: Collection[str] = ()) -> Script:
     """Return the parameters and the command of a launcher.
 
     Args:
