@@ -177,7 +177,7 @@ class Cluster:
     def wait(self) -> int:
         """The controller's exit code."""
         assert self.controller is not None
-        return self.controller.wait(300)
+        return self.controller.wait(600)
 
     def kill_worker(self, name: str) -> None:
         kill(self.workers.pop(name))

@@ -195,7 +195,7 @@ def test_as_many_results_as_were_asked_for_and_the_same_for_the_same_seed(collec
     for worker in (0, 1):
         wait_until(lambda worker=worker: (collection.playing(worker) or (0, 0))[0] >= UNITS, f"worker {worker} has a unit")
     collection.let_go(UNITS)
-    status = run.wait(300)
+    status = run.wait(600)
     collection.check(status)
     first = collection.all_seen()
     boards = [board for seen in first for board, _, _ in seen.values()]
@@ -241,7 +241,7 @@ def test_as_many_results_are_read_as_were_asked_for_whatever_is_killed_or_paused
             kill(controller)
         elif victim.startswith("nobody"):
             run.stop()
-            status = run.wait(300)
+            status = run.wait(600)
             assert status.state is RunState.PAUSED, status.reason
         else:
             kill(pid)
@@ -250,7 +250,7 @@ def test_as_many_results_are_read_as_were_asked_for_whatever_is_killed_or_paused
             assert run.status().state is RunState.PAUSED
             run.resume()
         collection.let_go(unit)
-    status = run.wait(300)
+    status = run.wait(600)
     collection.check(status, len(victims), units)
     again = [(2, "crashed"), (3, "lost"), (4, "lost"), (5, "stopped")]
     ended = [(iteration, None, False) for iteration in range(len(victims))]
@@ -273,9 +273,9 @@ def test_each_flaw_of_a_worker_has_its_outcome_and_too_many_end_the_run_which_a_
     units, most = 40, 5
     flaws = {"3": "raise", "7": "hang", "11": "garbage", "15": "large", "19": "once die", "22": "die"}
     flaws |= {str(units + number): "once raise" for number in range(2, 2 + most + 1)}
-    changes = {"collect.units": units, "collect.timeout": 6, "collect.max_failed": most}
+    changes = {"collect.units": units, "collect.timeout": 20, "collect.max_failed": most}
     run = collection.begin({**changes, "params.flaws": flaws, "params.fails": most})
-    status = run.wait(300)
+    status = run.wait(600)
     failed = {3, 7, 11, 15, 22}
     assert set(map(int, collection.seen(0))) == set(range(units)) - failed
     log = collection.log()
@@ -305,7 +305,7 @@ def test_each_flaw_of_a_worker_has_its_outcome_and_too_many_end_the_run_which_a_
     assert not (collection.notes / "seen-1.json").exists()
 
     run.resume()
-    status = run.wait(300)
+    status = run.wait(600)
     assert status.state is RunState.SUCCEEDED, status.reason
     assert set(map(int, collection.seen(1))) == set(range(units, 2 * units))
     assert failures(collection) == [(0, None, False), (1, "error", False), (1, None, False)]
@@ -355,7 +355,7 @@ def test_a_writer_of_files_that_is_killed_goes_on_with_those_it_has(collection: 
     kill(writer)
     before = {file: file.stat().st_mtime_ns for file in files.rglob("shard-*.npz") if file.with_suffix(".json").exists()}
     collection.let_go(30)
-    status = run.wait(300)
+    status = run.wait(600)
     assert status.state is RunState.SUCCEEDED, status.reason
     (manifest,) = files.rglob("MANIFEST.json")
     assert json.loads(manifest.read_text())["expected"] == 40

@@ -27,15 +27,14 @@ from trialplane.wire.states import RunState, TrialState
 QUIET = {"preload": [], "params.logs": False}
 
 
-def kill_at_random(study: Study, victims: str, times: int, ended: int, rng: random.Random) -> int:
-    """Kills one of the processes `study.<victims>()` at random moments until so many trials have ended; says how many."""
+def kill_at_random(study: Study, victims: str, times: int, ended: int, rng: random.Random) -> None:
+    """Kills one of the processes `study.<victims>()` at random moments, so many times or until so many trials have ended."""
     killed = 0
     while killed < times and study.ended() < ended:
         found = wait_until(getattr(study, victims), f"there are {victims}")
         time.sleep(rng.uniform(0, 0.15))  # the random moment itself
         killed += kill(rng.choice(found).pid)
     wait_until(lambda: study.ended() >= ended, f"{ended} trials have ended")
-    return killed
 
 
 @pytest.mark.slow
@@ -46,11 +45,14 @@ def test_every_trial_ends_once_whatever_is_killed(study: Study) -> None:
     for stage, (who, times) in enumerate(victims.items()):
         wait_until(lambda: len(study.trials()) == 2, "two trials wait for their stage")
         slots = {slot.pid for slot in study.slot_workers()}
+        rng = random.Random(who)
+        # On a busy machine a random moment may be that after a trial has sent its result, each time.
+        assert kill(rng.choice(getattr(study, who)()).pid), "one is killed whose trial waits"
         study.let_begin(stage)
-        assert kill_at_random(study, who, times, STAGE * (stage + 1), random.Random(who))
+        kill_at_random(study, who, times, STAGE * (stage + 1), rng)
         if who != "slot_workers":
             assert {slot.pid for slot in study.slot_workers()} <= slots, "what is killed does not cost its slot"
-    status = run.wait(300)
+    status = run.wait(600)
     assert status.state is RunState.SUCCEEDED, status.reason
     assert status.complete == STAGE * len(victims)
     study.check_exact(STAGE * len(victims))
@@ -91,7 +93,7 @@ def test_a_killed_controller_is_resumed_and_nothing_is_lost_or_done_twice(study:
     assert f"another controller (pid {first} on {socket.gethostname()})" in study.files().controller_log.read_text()
 
     study.let_begin(2)
-    status = run.wait(300)
+    status = run.wait(600)
     assert status.state is RunState.SUCCEEDED, status.reason
     study.check_exact(3 * STAGE, logged=False)
     left = {file.parent.name for file in study.files().checkpoints.rglob("model")}
@@ -108,7 +110,7 @@ def test_a_run_that_is_paused_in_its_last_trials_is_not_called_killed(study: Stu
     assert study.controller() is None and run.status() == paused, "and it stays so without a controller"
     study.let_begin(0)
     run.resume()
-    status = run.wait(300)
+    status = run.wait(600)
     assert (status.state, status.complete) == (RunState.SUCCEEDED, 2), status.reason
 
 
@@ -134,7 +136,7 @@ def test_a_run_that_is_interrupted_as_it_is_recorded_has_ended(study: Study, num
     assert "killed?" not in status.reason
     wait_until(lambda: not alive(exporter), "the exporter is gone, too")
     run.resume()
-    status = run.wait(300)
+    status = run.wait(600)
     assert (status.state, status.unrecorded, status.mlflow) == (RunState.SUCCEEDED, False, "")
     study.check_exact(2, logged=False)
 
@@ -155,14 +157,14 @@ def test_a_run_can_be_stopped_at_any_moment_and_goes_on_with_what_it_would_have_
         wait_until(there, moment)
         everyone = study.pids()
         run.stop()
-        status = run.wait(300)
+        status = run.wait(600)
         assert status.state is RunState.PAUSED, status.reason
         assert "resume" in status.reason
         assert run.exit_code == errors.EXIT_INTERRUPTED
         wait_until(lambda pids=everyone: not any(alive(pid) for pid in pids), "nothing of the run is left")
         run.resume()
     study.let_begin(1)
-    assert run.wait(300).state is RunState.SUCCEEDED
+    assert run.wait(600).state is RunState.SUCCEEDED
     study.check_exact(trials, logged=False)
     assert (STAGE, "stopped") in [(trial, failure) for _, _, trial, _, failure, _ in study.attempts()]
 

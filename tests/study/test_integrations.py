@@ -48,7 +48,7 @@ def test_each_library_is_a_trial_of_a_study_that_is_paused_and_goes_on(study: St
     assert run.pause().state is RunState.PAUSED
     assert [(trial, failure) for _, _, trial, _, failure, _ in study.attempts()] == [(0, "stopped")]
     run.resume()
-    assert run.wait(300).state is RunState.SUCCEEDED, run.status().reason
+    assert run.wait(600).state is RunState.SUCCEEDED, run.status().reason
     final = {trial: state for _, state, trial, _, _, retried in study.attempts() if not retried}
     assert final == {**dict.fromkeys(range(len(POINTS)), "COMPLETE"), 1: "PRUNED"}
 

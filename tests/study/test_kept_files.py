@@ -27,7 +27,7 @@ def run(ctx):
 def test_the_files_of_the_best_trials_are_in_their_runs_in_mlflow(study: Study) -> None:
     study.write(JOB, SPEC.replace("preload: [mlflow]", "keep: {best: 2, files: [out/*.txt]}"))
     run = study.submit(trials=5)
-    status = run.wait(300)
+    status = run.wait(600)
     assert status.state is RunState.SUCCEEDED and not status.warnings, (status.reason, status.warnings)
     best = {row.trial for row in run.rows()[:2]}
     client = MlflowClient(paths.mlflow_uri(study.home))

@@ -122,7 +122,7 @@ def test_a_study_outlives_an_outage_of_mlflow(
     away.touch()
     wait_until(lambda: study.ended() >= 20, "the study goes on without MLflow")
     server.start()
-    status = run.wait(300)
+    status = run.wait(600)
     assert status.state is RunState.SUCCEEDED, status.reason
     assert status.complete == 40
     assert "MLflow" not in status.reason, "everything was written in the end"
@@ -155,7 +155,7 @@ def run(ctx):
 def test_the_use_of_the_machine_is_recorded_with_the_trial(study: Study) -> None:
     pytest.importorskip("psutil")
     study.write(MEASURED, SPEC.replace("AWAY", "none").replace("trials: 40", "trials: 1"))
-    status = study.submit().wait(300)
+    status = study.submit().wait(600)
     assert status.state is RunState.SUCCEEDED, status.reason
     (recorded,) = study.mlflow_runs()
     assert recorded["metrics"]["score"] >= 0
@@ -191,7 +191,7 @@ def test_the_slot_samples_the_use_of_the_machine_on_request(study: Study, kind: 
 
     wait_until(has_samples, "the ledger has several samples")
     file.touch()
-    status = run.wait(300)
+    status = run.wait(600)
     assert status.state is RunState.SUCCEEDED, status.reason
     (recorded,) = study.mlflow_runs()
     samples = recorded["history"]["system/system_memory_usage_megabytes"]

@@ -91,7 +91,7 @@ def test_an_objective_is_given_the_same_whatever_is_killed(
     assert set(params(study)[4][0]) == {"model"}, "the second parameter is not drawn yet"
     (witness / "goes on").touch()
     run.resume()
-    status = run.wait(300)
+    status = run.wait(600)
     assert status.state is RunState.SUCCEEDED, status.reason
     assert (status.complete + status.pruned, status.failed) == (8, 0)
     assert status.pruned > 0

@@ -80,7 +80,7 @@ def release(hold: Path) -> None:
 @pytest.mark.services
 def test_an_answered_trial_names_its_origin_in_mlflow(study: Study) -> None:
     for name, reuse in (("first", False), ("second", True)):
-        status = study.submit(name, trials=2, reuse=reuse).wait(300)
+        status = study.submit(name, trials=2, reuse=reuse).wait(600)
         assert (status.state, status.complete) == (RunState.SUCCEEDED, 2), status.reason
         assert status.progress.answered == (2 if reuse else 0)
     tags = [one["tags"] for one in study.mlflow_runs("second")]

@@ -54,7 +54,7 @@ with mlflow.start_run(run_name="mine"):
 
 def test_what_a_script_logs_by_mlflow_is_its_metrics_once(study: Study) -> None:
     study.write(LOGS, SPEC.replace("trials: 4", "trials: 2").replace("pruner:", "budget: {time: 1h} #"))
-    status = study.submit().wait(timeout=300)
+    status = study.submit().wait(timeout=600)
     assert status.complete == 2, status.reason
     for run in study.mlflow_runs():
         accuracy = [(0, 0.0), (1, 1.0), (2, 2.0)]
@@ -98,7 +98,7 @@ def test_the_same_trials_are_pruned_at_the_same_steps_as_a_script_and_as_a_funct
     for name, code, line in (("function", FUNCTION, "entrypoint: train:run"), ("script", PRINTS, script)):
         study.write(code, f"{SAME_POINTS}{line}\n")
         handle = study.submit(name)
-        status = handle.wait(timeout=300)
+        status = handle.wait(timeout=600)
         assert status.complete + status.pruned == 24, status.reason
         ends.append([(row.params["x"], row.state, row.message, row.metrics["loss"]) for row in handle.rows()])
     assert ends[0] == ends[1]
@@ -108,7 +108,7 @@ def test_the_same_trials_are_pruned_at_the_same_steps_as_a_script_and_as_a_funct
 def test_a_script_is_a_study(study: Study) -> None:
     study.write(SCRIPT, SPEC)
     handle = study.submit()
-    status = handle.wait(timeout=300)
+    status = handle.wait(timeout=600)
     assert (status.complete, status.pruned) == (2, 2), status.reason
     runs = {float(run["params"]["lr"]): run for run in study.mlflow_runs()}
     assert set(runs) == {0.1, 0.2, 0.9, 0.8}
@@ -135,7 +135,7 @@ def test_a_script_reads_data_beside_it_by_a_link(study: Study) -> None:
     (study.job / "data").mkdir()
     (study.job / "data" / "scale.txt").write_text("10")
     handle = study.submit(trials=2)
-    assert handle.wait(timeout=300).complete == 2
+    assert handle.wait(timeout=600).complete == 2
     assert sorted(row.values[0] for row in handle.rows()) == [1.0, 2.0]
     assert [path.name for path in study.job.iterdir() if path.name == "own"] == []
     # The links are not part of the code, whose comparison with the folder would fail at them.
@@ -145,7 +145,7 @@ def test_a_script_reads_data_beside_it_by_a_link(study: Study) -> None:
     with cloning.job_folder(study.platform.target, handle.name, {"enqueue": [{"lr": 0.4}]}) as folder:
         clone = study.platform.submit(folder, name="clone", overrides={"trials": 1})
         study.handles.append(clone)
-        assert clone.wait(timeout=300).complete == 1
+        assert clone.wait(timeout=600).complete == 1
     assert clone.rows()[0].values[0] == 4.0
     handle.delete()
     assert (study.job / "data" / "scale.txt").read_text() == "10"

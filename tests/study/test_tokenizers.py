@@ -61,7 +61,7 @@ def test_parallel_deberta_trials(study: Study, with_policy: bool, monkeypatch: p
     else:
         monkeypatch.setenv(protobuf.VARIABLE, "upb")  # a user's own value wins
     run = study.submit()
-    status = run.wait(300)
+    status = run.wait(600)
     logs = [study.files().trial_log(row.trial, row.attempt).read_text() for row in run.rows()]
     if with_policy:
         assert status.complete == 2, [row.message for row in run.rows()]

@@ -74,7 +74,7 @@ preload: [torch]
 params: {{steps: {STEPS}, holds: [], waits: []}}
 ranks: 2
 retries: {{lost: 2}}
-checkpoints: {{grace: 20}}
+checkpoints: {{grace: 120}}
 """
 
 
@@ -121,7 +121,7 @@ class Training(Study):
         """Has the run save itself and end, and waits for that."""
         everyone = self.pids()
         run.stop()
-        status = run.wait(300)
+        status = run.wait(600)
         assert status.state is RunState.PAUSED, status.reason
         wait_until(lambda: not any(alive(pid) for pid in everyone), "nothing of the run is left")
         assert "with a checkpoint" in self.files().controller_log.read_text()
@@ -155,7 +155,7 @@ def test_two_ranks_train_together_and_another_training_starts_from_their_checkpo
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    status = training.submit().wait(300)
+    status = training.submit().wait(600)
     training.check(status, 2)
     assert training.failures() == [(None, False)]
     log = log_of(training)
@@ -168,7 +168,7 @@ def test_two_ranks_train_together_and_another_training_starts_from_their_checkpo
     steps = [step for step, _ in recorded["history"]["loss"]]
     assert sorted(set(steps)) == list(range(1, STEPS + 1)), "each step is a point of the curve"
 
-    status = training.submit("longer", resume="toy", **{"params.steps": STEPS + 2}).wait(300)
+    status = training.submit("longer", resume="toy", **{"params.steps": STEPS + 2}).wait(600)
     assert status.state is RunState.SUCCEEDED, status.reason
     assert [step for step, _, _ in training.done(0, "longer")] == [STEPS, STEPS + 1]
     assert status.best is not None
@@ -196,7 +196,7 @@ def test_a_training_of_one_node_goes_on_whatever_is_killed_or_paused(training: T
     training.pause(run)
     run.resume()
 
-    training.check(run.wait(300), 2)
+    training.check(run.wait(600), 2)
     assert training.failures() == [("crashed", True), ("lost", True), ("stopped", True), (None, False)]
     for attempt, step in {1: 0, 2: 3, 3: 6, 4: 10}.items():
         assert f"rank 0 of 2 begins with step {step}\n" in log_of(training, attempt), "a pause saves the step that goes on"
@@ -224,7 +224,7 @@ def test_a_training_of_two_nodes_goes_on_whatever_is_killed_or_paused(training: 
     training.pause(run)
     run.resume()
 
-    training.check(run.wait(300), 4)
+    training.check(run.wait(600), 4)
     classes = ["crashed", "crashed", "lost", "stopped"]
     assert training.failures() == [*((failure, True) for failure in classes), (None, False)]
     for attempt, step in {1: 0, 2: 3, 3: 5, 4: 7, 5: 10}.items():
@@ -237,12 +237,12 @@ def test_a_training_that_failed_tells_of_the_rank_that_did_and_goes_on_when_it_i
     flaw = "        if [ctx.attempt, step, ctx.rank] == [1, 5, 1]:\n            raise ValueError('bad shard')\n"
     training.write(JOB.replace("        value = torch", f"{flaw}        value = torch"), SPEC)
     run = training.submit()
-    status = run.wait(300)
+    status = run.wait(600)
     assert (status.state, status.failures) == (RunState.FAILED, {"error": 1}), status.reason
     assert "rank 1: ValueError: bad shard (train.py:" in status.reason
     assert "ValueError: bad shard" in log_of(training)
     run.resume()
-    status = run.wait(300)
+    status = run.wait(600)
     training.check(status, 2)
     assert training.failures() == [("error", False), (None, False)]
     assert (status.failed, status.failures, status.retried, run.status().retried) == (0, {}, 1, 1)
