@@ -104,7 +104,7 @@ class Study:
         self.write(JOB, SPEC)
         self.stages = root / "stages"
         self.gate = root / "gate"
-        self.gate.mkdir()
+        self.gate.mkdir(exist_ok=True)  # some fixtures make another kind of study at the same root
         self.platform = Platform()
         self.handles: list[RunHandle] = []
 
