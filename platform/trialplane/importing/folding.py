@@ -26,14 +26,13 @@ def fold(tree: ast.Module) -> dict[str, int]:
     folded: set[ast.stmt] = set()
     names: set[str] = set()  # of dicts and lists
     for node in list(ast.walk(tree)):  # a list, because folding changes the tree
-        for attribute in ("body", "orelse", "finalbody"):
-            block = getattr(node, attribute, None)
-            if isinstance(block, list):  # and not the expression that is the body of a lambda or a conditional expression
-                block_dicts: dict[str, ast.Dict] = {}
-                for statement in block:
-                    if _fold_statement(statement, block_dicts):
-                        folded.add(statement)
-                names |= set(block_dicts)
+        attributes = [getattr(node, attribute, None) for attribute in ("body", "orelse", "finalbody")]
+        for block in (value for value in attributes if isinstance(value, list)):  # the body of a lambda is an expression
+            block_dicts: dict[str, ast.Dict] = {}
+            for statement in block:
+                if _fold_statement(statement, block_dicts):
+                    folded.add(statement)
+            names |= set(block_dicts)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     last_lines: dict[str, int] = {}

@@ -324,7 +324,7 @@ def duration(searched: Collection[str], options: Sequence[Option]) -> str:
 
 
 def _has_rollouts(keys: Set[str]) -> bool:
-    """Return whether the arguments with these keys are of reinforcement learning, with epochs that are passes."""
+    """Return whether the arguments with these keys are of reinforcement learning, whose epochs are passes over a rollout."""
     if "stepsperepoch" in keys:  # with it, epochs are the duration also in reinforcement learning
         return False
     has_other_duration = any(_DURATION.fullmatch(key) and not _EPOCHS.fullmatch(key) for key in keys)
@@ -333,7 +333,7 @@ def _has_rollouts(keys: Set[str]) -> bool:
 
 
 def _has_diffusion(keys: Set[str]) -> bool:
-    """Return whether the arguments with these keys are of a diffusion."""
+    """Return whether the arguments with these keys are of a diffusion, whose timesteps are those of one sample."""
     is_beta_of_adam = "beta2" in keys and keys.isdisjoint(("betat", "betaend"))
     return ("beta1" in keys and not is_beta_of_adam) or any(map(_OF_DIFFUSION.fullmatch, keys))
 

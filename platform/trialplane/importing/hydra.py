@@ -124,13 +124,14 @@ def has_sweep(text: str, name: str) -> bool:
 
 def _sweeper(source: Source) -> _Sweeper:
     """Return the kind of the sweeper."""
-    # The class of the sweeper, and the list of defaults, which may have `override hydra/sweeper: optuna`.
-    description = f"{source.text(*_SWEEPER, '_target_')}{source.look('defaults')}".lower().replace("'", "")
-    if "nevergrad" in description or source.look(*_NEVERGRAD) is not None:
+    class_name = source.text(*_SWEEPER, "_target_")  # hydra_plugins.hydra_optuna_sweeper.optuna_sweeper.OptunaSweeper
+    defaults = str(source.look("defaults")).replace("'", "")  # [_self_, {override hydra/sweeper: optuna}]
+    names = f"{class_name} {defaults}".lower()
+    if "nevergrad" in names or source.look(*_NEVERGRAD) is not None:
         return "nevergrad"
-    if "sweeper: ax" in description or "ax_sweeper" in description or source.look(*_AX) is not None:
+    if "sweeper: ax" in names or "ax_sweeper" in names or source.look(*_AX) is not None:
         return "ax"
-    if "optuna" in description or source.look(*_SWEEPER, "n_trials") is not None:
+    if "optuna" in names or source.look(*_SWEEPER, "n_trials") is not None:
         return "optuna"
     return "basic"
 
@@ -335,10 +336,11 @@ def parse_value(value: Any, *, includes_end: bool) -> dict[str, Any]:
     positional = [part for part in parts if not re.match(r"\w+\s*=", part)]  # all but `step=2`
     if function in ("tag", "int", "float"):  # they change their last argument
         parameter = parse_value(positional[-1], includes_end=includes_end)
+        if function == "tag" and "log" in positional[:-1]:
+            return parameter | {"log": True}
         if function == "int" and parameter.get("type") == "float":
-            parameter = search.span("int", parameter["low"], parameter["high"], log=parameter.get("log", False))
-        is_log = function == "tag" and "log" in positional[:-1]
-        return parameter | {"log": True} if is_log else parameter
+            return search.span("int", parameter["low"], parameter["high"], log=parameter.get("log", False))
+        return parameter
     if function in ("shuffle", "sort"):  # of a list or a call; the order has no effect on what is drawn
         return parse_value(",".join(positional), includes_end=includes_end)
     arguments_by_position = [document.scalar(part) for part in positional]
@@ -348,8 +350,8 @@ def parse_value(value: Any, *, includes_end: bool) -> dict[str, Any]:
         return search.span("float", *arguments_by_position)
     if function == "range":
         limits = dict(zip(("start", "stop", "step"), arguments_by_position, strict=False))
-        named_parts = [part.partition("=") for part in parts if part not in positional]
-        limits |= {name.strip(): document.scalar(text) for name, _, text in named_parts}
+        named = [part.partition("=") for part in parts if part not in positional]
+        limits |= {name.strip(): document.scalar(text) for name, _, text in named}
         return _range(limits, includes_end=includes_end)
     raise ValueError(f"{function} is not known")
 

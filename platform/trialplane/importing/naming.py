@@ -25,6 +25,15 @@ def imported(tree: ast.AST) -> dict[str, str]:
     return names
 
 
+def first_values(tree: ast.AST) -> dict[str, ast.expr]:
+    """Return the first expression that a file assigns to each name or attribute: that of 0.1 for `lr = 0.1; lr = 0.2`."""
+    values: dict[str, ast.expr] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            values.setdefault(ast.unparse(node.targets[0]), node.value)
+    return values
+
+
 def augmented(tree: ast.AST) -> set[str]:
     """Return the names whose values a file changes by an operator such as `+=`."""
     targets = (node.target for node in ast.walk(tree) if isinstance(node, ast.AugAssign))

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from trialplane.importing import naming
+
 # Functions and methods whose result stands for the same path.
 _SAME = ("Path", "PurePath", "abspath", "realpath", "normpath", "resolve", "absolute", "expanduser", "str", "fspath")
 _FILE = "."  # stands for the script, whose folder is then `..`
@@ -15,10 +17,7 @@ _DEEPEST = 50  # operands of operands; `path = path.parent` refers to itself
 
 def upward_paths(tree: ast.Module) -> Iterator[str]:
     """Yield the paths above a script's folder that it derives from `__file__`, relative to that folder: `../data`."""
-    variables: dict[str, ast.expr] = {}  # the first value of each name
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            variables.setdefault(node.targets[0].id, node.value)
+    variables = naming.first_values(tree)
     for node in ast.walk(tree):
         path = _path(node, variables, depth=_DEEPEST) if isinstance(node, (ast.Call, ast.BinOp)) else ""
         path = os.path.relpath(path, os.pardir) if path else ""  # relative to the script's folder

@@ -10,7 +10,7 @@ import ast
 import dataclasses
 import enum
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -394,7 +394,7 @@ def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
     These are arguments of calls that write, and arguments of any call with a name like `output_dir`. An argument may also
     be a variable to which the path is assigned.
     """
-    assigned = {ast.unparse(node.targets[0]): node.value for node in ast.walk(tree) if isinstance(node, ast.Assign)}
+    assigned = naming.first_values(tree)
     for call in calls:
         function = naming.last(call.func)
         mode = _literal(naming.arguments_by_name(call, "file", "mode").get("mode"))
@@ -543,13 +543,13 @@ def _settings_files(text: str, *, by_argument: bool) -> tuple[str, ...]:
 
 
 def settings_options(text: str, name: str) -> list[Option]:
-    """Return the values of a settings file, which its name shows the format of, as options; none if it cannot be read."""
+    """Return the values of a settings file, whose suffix shows its format, as options; none if it cannot be read."""
     try:
         values = settings.values(text, name)
     except ValueError:
         return []
     spots = arguments.spots(notebook.parse(text)) if name.endswith(".py") else {}
-    on_request = {key for key, spot in spots.items() if spot.is_numbered}
+    on_request = {key for key, spot in spots.items() if spot.is_numbered}  # only a number tells them from others
     return [dataclasses.replace(option, on_request=option.name in on_request) for option in _leaves(values)]
 
 
@@ -592,6 +592,7 @@ def _module_search_form(tree: ast.Module, module_text: str, name: str, notes: li
     if ray.starts_search(modules, tree.body):
         return _Form(Style.TUNE)
     imported = naming.imported(modules)
+    # Those that the statements of the script may execute, by functions of the modules.
     calls = [node for node in naming.executed_nodes(modules, tree.body) if isinstance(node, ast.Call)]
     if not any(study.is_search(call, imported) for call in calls):
         return None
@@ -612,9 +613,7 @@ def _sweep_fields(tree: ast.Module, calls: Sequence[ast.Call], changed_dicts: Co
     agent_arguments = naming.arguments_by_name(agent_calls[0]) if agent_calls else {}
     if sweep is None or not agent_arguments:
         return {}
-    assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-    first_values = {ast.unparse(node.targets[0]): node.value for node in reversed(assignments)}
-    known_values = {name: value for name, value in first_values.items() if name not in changed_dicts}
+    known_values = {name: value for name, value in naming.first_values(tree).items() if name not in changed_dicts}
     count = _literal(agent_arguments.get("count"))
     cap = {"run_cap": count} if isinstance(count, int) else {}
     try:
@@ -739,11 +738,13 @@ def with_default(option: Option, text: str | None) -> Option:
 
     The option is returned unchanged if the text is None, or does not stand for a value of the option's kind.
     """
+    if text is None:
+        return option
+    convert: Callable[[str], Any] = {"float": float, "int": int}.get(option.kind, str)
     try:
-        value = None if text is None else {"float": float, "int": int}.get(option.kind, str)(text)
+        return dataclasses.replace(option, default=convert(text), required=False)
     except ValueError:
         return option
-    return option if value is None else dataclasses.replace(option, default=value, required=False)
 
 
 def _environment_options(tree: ast.Module) -> Iterator[Option]:
@@ -765,15 +766,11 @@ def _environment_options(tree: ast.Module) -> Iterator[Option]:
         if not isinstance(name, str):  # it reads no variable, or one whose name is not in the text
             continue
         kind = converted.get(node) or _kind(default)
-        is_number = kind in ("float", "int")
-        if is_number:
-            try:
-                default = float(default) if kind == "float" else int(default)
-            except (TypeError, ValueError):  # there is no default, or the script does not convert it
-                default = None
-        # A variable that is not converted to a number, such as HOME, may be set by the system. So it needs no value.
-        is_needed = is_number and "default" not in by_name
-        variables.setdefault(name, Option(name, default=default, kind=kind, flag=name, required=is_needed))
+        if kind in ("float", "int"):
+            option = Option(name, kind=kind, flag=name, required="default" not in by_name)
+            variables.setdefault(name, with_default(option, None if default is None else str(default)))
+        else:  # such as HOME, which the system may set
+            variables.setdefault(name, Option(name, default=default, kind=kind, flag=name))
     yield from variables.values()
 
 
@@ -901,9 +898,11 @@ def hydra_options(
         return []
     options: list[Option] = []
     for entry in data.get("defaults") or ():
-        for key, chosen in entry.items() if isinstance(entry, dict) else ():
+        if not isinstance(entry, dict):  # `_self_`, or another configuration
+            continue
+        for key, default_file in entry.items():  # optimizer: adam
             group = key.removeprefix("optional ")
-            chosen = overrides.get(group, chosen)
+            chosen = overrides.get(group, default_file)
             if isinstance(chosen, str) and chosen in groups.get(group, {}):
                 options += _group_options(group, chosen, groups[group], requested, is_fixed=group in overrides)
     options += _leaves({key: value for key, value in data.items() if key not in _HYDRA_KEYS})
@@ -940,7 +939,7 @@ def _group_leaves(group: str, text: str) -> dict[str, Option]:
     except SpecError:
         return {}
     leaves = _leaves(data, f"{group.replace('/', '.')}.") if isinstance(data, dict) else ()
-    # `_target_` names a class, and the other values are its arguments.
+    # A class, which `_target_` names, and a value that is missing are no parameters.
     return {leaf.name: leaf for leaf in leaves if not leaf.required and not leaf.name.endswith("_target_")}
 
 

@@ -323,19 +323,19 @@ def _installed_spec(name: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def is_installed_outside(folder: Path, name: str) -> bool:
-    """Return whether a module is installed, and not from a folder or one in it, as `pip install -e .` does.
+    """Return whether a module is installed, and not only linked to a folder, as by `pip install -e .`.
 
-    An environment in the folder does not count as a part of it.
+    A module in an environment is installed, also if the environment is in the folder.
     """
     spec = _installed_spec(name)
     if spec is None:
         return False
     locations = [spec.origin, *(spec.submodule_search_locations or ())]  # a package without __init__.py has no origin
-    file = next((Path(location) for location in locations if location), None)
-    if file is None:
+    location = next((Path(entry) for entry in locations if entry), None)
+    if location is None:
         return False
-    is_in_environment = any(file.is_relative_to(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
-    return is_in_environment or not file.resolve().is_relative_to(folder.resolve())
+    is_in_environment = any(location.is_relative_to(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
+    return is_in_environment or not location.resolve().is_relative_to(folder.resolve())
 
 
 def modules(file: Path, script_text: str | None = None) -> dict[Path, str]:
@@ -365,7 +365,7 @@ def root_above(folder: Path, module: str) -> Path | None:
     parents = [parent for parent in folder.parents[:_LEVELS] if not has_unrelated_files(parent)]
     roots = [root for parent in parents for root in (parent, parent / "src") if not root.is_relative_to(folder)]
     roots = [root for root in roots if not _is_named_by_chance(root, module.partition(".")[0], folder)]
-    patterns = (f"{path}.py", f"{path}/*.py", f"{path}/*/*.py")
+    patterns = (f"{path}.py", f"{path}/*.py", f"{path}/*/*.py")  # a package without __init__.py may have files below only
     return next((root for root in roots if any(next(root.glob(pattern), None) for pattern in patterns)), None)
 
 

@@ -18,7 +18,6 @@ from trialplane.job.document import Document
 
 _NON_FINITE = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity")  # texts that `float` reads
 CALL = "()"  # key of the function's name in a mapping that stands for a call in code
-_NO_FIELD = "a job has no field for it"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,10 +248,13 @@ def _reason(path: Place, reasons: Mapping[str, str]) -> str:
 
     Of reasons for `hydra` and `hydra.launcher`, the path `hydra.launcher.n_jobs` has the second one.
     """
-    dotted = f".{_dotted_path(path)}."  # the outer dots let a part be found only as a whole
-    parts = [part for part in reasons if f".{part}." in dotted]
-    last_part = max(parts, key=lambda part: (dotted.rfind(f".{part}.") + len(part), len(part)), default="")
-    return reasons.get(last_part, _NO_FIELD)
+    steps = [str(step) for step in path if step != CALL]
+    for end in range(len(steps), 0, -1):
+        for start in range(end):  # the longest part first
+            part = ".".join(steps[start:end])
+            if part in reasons:
+                return reasons[part]
+    return "a job has no field for it"
 
 
 def _dotted_path(path: Place) -> str:
