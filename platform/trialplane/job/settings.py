@@ -70,9 +70,7 @@ Span = tuple[int, int]  # indices in a text: of the first character of a value, 
 def spans(text: str, name: str) -> dict[str, Span]:
     """Return the position of each value that is not a mapping, by its dotted name: `model.lr`.
 
-    Args:
-        text: Text of the file.
-        name: Name of the file; see `_suffix`.
+    The format is that of the file's `name`, see `_suffix`.
 
     Raises:
         ValueError: The text is not one document of its format, has none, or is nested too deeply.
@@ -99,11 +97,9 @@ def _suffix(text: str, name: str) -> str:
 
 
 def _named_spans(text: str, suffix: str) -> list[tuple[str, Span]]:
-    """Return the name and the position of each value, see `spans`. In Python and a shell script, a name may have several.
+    """Return the name and the position of each value in the format of a suffix, see `spans`.
 
-    Args:
-        text: Text of the file.
-        suffix: Suffix of `SUFFIXES`, which says the format.
+    In Python and a shell script, a name may have several positions.
 
     Raises:
         ValueError: See `spans`.
@@ -178,12 +174,7 @@ def _unambiguous(matches_by_name: Mapping[str, Sequence[re.Match[str]]]) -> list
 
 
 def overriding_flags(words: Iterable[str], keys: Collection[str]) -> dict[str, str]:
-    """Return the keys of a settings file that flags of a command override, each with its flag.
-
-    Args:
-        words: Words of the command.
-        keys: Dotted names of the values in the file.
-    """
+    """Return the keys of a settings file that flags in the words of a command override, each with its flag."""
     flag_by_key: dict[str, str] = {}
     for word in words:
         for match in _FLAG.finditer(word):
@@ -197,10 +188,6 @@ def overridden_key(name: str, keys: Collection[str]) -> str:
 
     `--lr` overrides `train.lr`, unless another section has an `lr`, too, or the section is usually one of several, as in
     `actor.lr`. Only `--actor-lr` overrides that. `_`, `-` and `.` in a name are the same.
-
-    Args:
-        name: Name of the argument.
-        keys: Dotted names of the values in the file.
     """
     name = name.replace("-", "_").replace(".", "_")
     parts_by_key = {key: key.replace("-", "_").split(".") for key in keys}
@@ -219,9 +206,7 @@ def overridden_key(name: str, keys: Collection[str]) -> str:
 def values(text: str, name: str) -> dict[str, Any]:
     """Return the values of a file that are not mappings, by their dotted names.
 
-    Args:
-        text: Text of the file.
-        name: Name of the file; see `_suffix`.
+    The format is that of the file's `name`, see `_suffix`.
 
     Raises:
         ValueError: The text is not one document of its format, has none, or is nested too deeply.
@@ -244,12 +229,9 @@ def values(text: str, name: str) -> dict[str, Any]:
 
 
 def replace_values(text: str, params: Mapping[str, Any], name: str) -> str:
-    """Return the text of a file with the values of parameters. Parameters that the file does not have are ignored.
+    """Return the text of a file with new values, by dotted names. Names that the file does not have are ignored.
 
-    Args:
-        text: Text of the file.
-        params: New values by their dotted names.
-        name: Name of the file; see `_suffix`.
+    The format is that of the file's `name`, see `_suffix`.
 
     Raises:
         ValueError: The text is not one document of its format, has none, or is nested too deeply.

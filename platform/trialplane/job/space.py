@@ -7,6 +7,7 @@ are lists or mappings, and numbers from a normal distribution. `decode` converts
 
 from __future__ import annotations
 
+import graphlib
 import json
 import math
 import statistics
@@ -355,28 +356,12 @@ def sort_by_condition(space: Mapping[str, AnyParameter]) -> list[tuple[str, AnyP
 
 def cycle(space: Mapping[str, AnyParameter]) -> list[str]:
     """Return the names in a cycle of conditions, the first one again at the end. Empty if there is none."""
-    acyclic: set[str] = set()  # names from which no cycle can be reached
-
-    def walk(name: str, trail: tuple[str, ...]) -> list[str]:
-        """Return the cycle that is reached from a name; empty if there is none.
-
-        Args:
-            name: Name of a parameter, which may be unknown.
-            trail: Names whose conditions have led to this one.
-        """
-        if name in trail:
-            return [*trail[trail.index(name) :], name]
-        if name in acyclic or name not in space:
-            return []
-        for other in space[name].when:
-            if names := walk(other, (*trail, name)):
-                return names
-        acyclic.add(name)
-        return []
-
-    for start in space:
-        if names := walk(start, ()):
-            return names
+    sorter = graphlib.TopologicalSorter({name: list(parameter.when) for name, parameter in space.items()})
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        names: list[str] = error.args[1]
+        return names[::-1]
     return []
 
 

@@ -98,13 +98,12 @@ class Names:
         It is `balanced_accuracy` for the second word of `Balanced accuracy: 0.9`, and the longest of several.
         """
         last_words = line[begin:end].lower()
-        begins = {
-            match.start(): name
-            for name, last_word, pattern in self._long_names
-            if last_words.endswith(last_word)  # as for few parts, so the slower search is skipped
-            and (match := pattern.search(line, max(0, begin - _LONGEST_BEGINNING), end))
-            and match.start() < begin
-        }
+        begins: dict[int, str] = {}  # position in the line → the name that begins there
+        for name, last_word, pattern in self._long_names:
+            if last_words.endswith(last_word):  # as for few parts, so the slower search is skipped
+                match = pattern.search(line, max(0, begin - _LONGEST_BEGINNING), end)
+                if match is not None and match.start() < begin:
+                    begins[match.start()] = name
         return begins[min(begins)] if begins else ""
 
     def in_data_set(self, name: str, data_set: str) -> str:

@@ -99,10 +99,9 @@ class Reader:
         self._start_time = start_time
         self._held_reports: collections.deque[_HeldReport] = collections.deque()
         self._held_until: dict[str, float] = {}  # metric → time until which its first reports are held
-        self._sources, self._late_sources = (
-            [Source(declaration=source, requested=program.names, arguments=program.sample or ()) for source in sources]
-            for sources in (program.metrics, program.late_metrics)
-        )
+        arguments = program.sample or ()
+        self._sources = [Source(declaration, program.names, arguments) for declaration in program.metrics]
+        self._late_sources = [Source(declaration, program.names, arguments) for declaration in program.late_metrics]
         file_sources = [source for source in self._sources if source.declaration.source != "mlflow"]
         # A metric can have several sources if the job declares several, or is a script, which may report it itself.
         self._hold = HOLD if program.script or len(file_sources) > 1 else 0.0
@@ -152,9 +151,10 @@ class Reader:
     def _tails_to_read(self, ended: bool) -> Iterator[Tail]:
         """Yield the reader of each file; at the end also those of late sources, if the others lack a metric of the job."""
         yield from list(self._tails)
-        if ended:
-            self._leave_out_ambiguous()
-        missing = [name for name in self._names if name not in self._reported and not self._has(name)] if ended else []
+        if not ended:
+            return
+        self._leave_out_ambiguous()
+        missing = [name for name in self._names if name not in self._reported and not self._has(name)]
         if not missing or not self._late_sources:
             return
         earlier_sources, earlier_tails = self._sources, list(self._tails)
@@ -284,8 +284,10 @@ class Reader:
         due: list[Report] = []
         while self._held_reports and (ended or self._held_reports[0].until <= now):
             held = self._held_reports.popleft()
-            if owned := {name: value for name, value in held.metrics.items() if self._is_read_from(name, held.source)}:
-                (self.late_reports if held.source in self._late_sources else due).append(Report(held.step, owned))
+            owned = {name: value for name, value in held.metrics.items() if self._is_read_from(name, held.source)}
+            if owned:
+                reports = self.late_reports if held.source in self._late_sources else due
+                reports.append(Report(held.step, owned))
         return due
 
     def _is_read_from(self, name: str, source: Source) -> bool:
@@ -345,11 +347,7 @@ class Reader:
         return text + (f"; before it was {self.finite[name]:g}" if name in self.finite else "")
 
     def _listing(self, metrics: Mapping[str, float]) -> str:
-        """Return a message for the user that lists the metrics of the trial, or says that there are none.
-
-        Args:
-            metrics: Last value of each metric of the trial, finite or not.
-        """
+        """Return a message for the user that lists metrics of the trial, or says that there are none."""
         newest = {**{name: value for name, value in metrics.items() if math.isfinite(value)}, **self.newest}
         shown = ", ".join(f"{name} ({value:g})" for name, value in list(newest.items())[:_MAX_SHOWN])
         if not shown:

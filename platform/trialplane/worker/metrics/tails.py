@@ -52,13 +52,7 @@ class Source:
     """
 
     def __init__(self, declaration: MetricSource, requested: Collection[str], arguments: Collection[str] = ()) -> None:
-        """Create a source.
-
-        Args:
-            declaration: Source as the job declares it.
-            requested: Metrics that the job names.
-            arguments: Names of the program's arguments.
-        """
+        """Create a source that finds the `requested` metrics; for `arguments`, see `lines.LineParser`."""
         self.declaration = declaration
         self.names = Names(requested, declaration.step)
         self.left_out: dict[str, tuple[str, float]] = {}
@@ -425,7 +419,7 @@ class _Column:
         self.has_repeated_steps = False
 
     def is_second_value(self, step: tuple[int, float | None], others: dict[str, float]) -> bool:
-        """Return whether the next row has a second value at the last step, see `_TableRows`.
+        """Return whether the next row has a second value at the last step, which does not count; see `_TableRows`.
 
         Args:
             step: Step of the row, with its epoch.
@@ -433,9 +427,10 @@ class _Column:
         """
         if step != self._step:
             self._step_count += 1
-        elif self._step_count > 1 and not self.has_repeated_steps and others and others == self._others:
-            return True
         else:
+            repeats_row = bool(others) and others == self._others
+            if repeats_row and self._step_count > 1 and not self.has_repeated_steps:
+                return True
             self.has_repeated_steps = True
         self._step, self._others = step, others
         return False
@@ -466,11 +461,13 @@ class _TableRows:
         """Return the metrics of the next row, and of one held before it; none for the header, which is recorded."""
         if not self._header:
             first_row = self._row(line)
-            self._header = self._columns_by_path(first_row) or first_row
-            if self._header is first_row:
+            columns = self._columns_by_path(first_row)
+            self._header = columns or first_row
+            if not columns:
                 return []
         if not is_whole:
             return []
+        # The held row is not the last one, so its second values count.
         held_rows = [] if self._held_row is None else [self._held_row]
         for name in self._second_values:
             self._columns[name].has_repeated_steps = True
@@ -481,8 +478,11 @@ class _TableRows:
             for name, column in self._columns.items()
             if name in row.metrics and row.step is not None and column.is_second_value((row.step, row.epoch), others)
         ]
-        self._held_row = row if self._second_values and not was_read else None
-        return [*held_rows, *([] if was_read or self._held_row is not None else [row])]
+        if was_read:
+            self._held_row = None
+            return held_rows
+        self._held_row = row if self._second_values else None
+        return held_rows if self._second_values else [*held_rows, row]
 
     def flush(self) -> list[LineMetrics]:
         """Return the last row without its second values, if it is held."""
