@@ -316,6 +316,19 @@ def test_the_prompt_of_a_terminal_does_not_wait_for_mlflow(runs, monkeypatch, is
     assert foreground.attend(RunHandle("a", target), "table", ()) == 0
     assert "a SUCCEEDED" in stream.getvalue()
     assert (target.looks > 0) is is_terminal  # else until its controller has ended
+    assert ("warning: MLflow lacks some results" in stream.getvalue()) is not is_terminal
+
+
+def test_a_run_that_has_succeeded_with_results_that_mlflow_lacks_ends_with_a_warning(runs, monkeypatch, capsys):
+    text = "MLflow lacks some results (it is slow); `platform resume a` writes the rest"
+    runs.say(
+        runs.make("a", tell=complete), RunState.SUCCEEDED, reason="all ended", complete=24, unrecorded=True, mlflow=text
+    )
+    monkeypatch.setattr("sys.stdout", stream := Terminal())
+    assert foreground.attend(RunHandle("a", runs.target), "table", ()) == 0
+    assert "a SUCCEEDED: all ended\n" in stream.getvalue()
+    assert f"\nwarning: {text}\n" in stream.getvalue()
+    assert "in the background" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("final_state", "code"), [(RunState.SUCCEEDED, 0), (RunState.FAILED, 1)])
@@ -370,6 +383,9 @@ class Alive:
             status = self._statuses.pop() if len(self._statuses) > 1 else self._statuses[0]
             return Observation(status, self.looks > 0, Desired())
         return dataclasses.replace(self._target.observe(run), is_active=self.looks > 0)
+
+    def is_active(self, _):
+        return self.looks > 0
 
     def __getattr__(self, name):
         return getattr(self._target, name)

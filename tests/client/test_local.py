@@ -184,13 +184,23 @@ def test_the_counts_of_a_run_that_ended_early_are_the_ledgers(runs, state):
     assert status.best is not None
 
 
-@pytest.mark.parametrize("reason", ["paused by the user", "paused by the user; MLflow lacks some results"])
-def test_a_run_that_the_user_has_paused_is_not_called_killed(runs, reason):
+def test_a_run_that_the_user_has_paused_is_not_called_killed(runs):
     run = runs.make("a", tell=complete, asks=2)
-    runs.say(run, RunState.PAUSED, reason=reason, complete=2)
+    runs.say(run, RunState.PAUSED, reason="paused by the user", complete=2)
     observed = runs.target.observe("a")
     assert not observed.is_active
-    assert (observed.status.state, observed.status.reason) == (RunState.PAUSED, reason)
+    assert (observed.status.state, observed.status.reason) == (RunState.PAUSED, "paused by the user")
+
+
+@pytest.mark.parametrize(
+    "told", ["recording in MLflow: 0 of 6 trials", "MLflow is away; `platform resume a` writes the rest"]
+)
+def test_the_command_for_results_that_mlflow_lacks_is_shown_once(runs, told):
+    """A controller that was killed while it recorded them has not written it."""
+    runs.say(runs.make("a", tell=complete), RunState.SUCCEEDED, reason="all ended", complete=6, unrecorded=True, mlflow=told)
+    status = RunHandle("a", runs.target).status()
+    assert (status.state, status.reason) == (RunState.SUCCEEDED, "all ended")
+    assert status.mlflow.count("; `platform resume a` writes the rest") == 1 and "recording" not in status.mlflow
 
 
 def test_a_whole_run_is_not_counted_again(runs, monkeypatch):

@@ -230,5 +230,20 @@ def test_a_run_says_how_it_ends_while_mlflow_gets_its_last_results(
     session.drive(run.root, [], _setting(tmp_path) if in_cluster else Setting())
     (recorded,) = [status for status in shown if status.mlflow]
     assert (recorded.state, recorded.final_state) == while_recorded
-    assert recorded.reason.startswith("all trials ended")
-    assert (shown[-1].state, shown[-1].final_state) == (RunState.SUCCEEDED, None)
+    assert recorded.reason == shown[-1].reason == "all trials ended"
+    assert (shown[-1].state, shown[-1].final_state, shown[-1].mlflow) == (RunState.SUCCEEDED, None, "")
+
+
+@pytest.mark.parametrize("in_cluster", [True, False])
+def test_a_run_whose_results_mlflow_lacks_has_its_own_reason_and_says_so_beside_it(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_cluster: bool
+) -> None:
+    shown: list[RunStatus] = []
+    monkeypatch.setattr(session, "ExporterProcess", ExporterDouble)
+    monkeypatch.setattr(ExporterDouble, "close", lambda *_, **__: False)
+    monkeypatch.setattr(session.StatusBoard, "show", lambda self, status, **_: shown.append(status))
+    monkeypatch.setattr(session.Session, "_run_loop", lambda *_: Ending(RunState.SUCCEEDED, "all trials ended", kill=False))
+    assert session.drive(run.root, [], _setting(tmp_path) if in_cluster else Setting()) == errors.EXIT_OK
+    last = shown[-1]
+    assert (last.state, last.reason, last.unrecorded) == (RunState.SUCCEEDED, "all trials ended", True)
+    assert last.mlflow == f"MLflow lacks some results (it is slow); `platform resume {run.root.name}` writes the rest"

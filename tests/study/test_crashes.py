@@ -132,7 +132,7 @@ def test_a_run_that_is_interrupted_as_it_is_recorded_has_ended(study: Study, num
     status = run.wait(100)  # less than the patience with an MLflow that does not answer
     assert (status.state, status.unrecorded) == (RunState.SUCCEEDED, True), status.reason
     assert "SUCCEEDED: all 2 trials ended" in study.files().controller_log.read_text()
-    assert "`platform resume toy` writes the rest" in status.reason
+    assert "`platform resume toy` writes the rest" in status.mlflow
     assert "killed?" not in status.reason
     wait_until(lambda: not alive(exporter), "the exporter is gone, too")
     run.resume()

@@ -50,6 +50,8 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
                 while handled_signals < len(stop_signals):
                     handled_signals += 1
                     _stop(handle, view, handled_signals)
+            else:
+                wait_start = None  # its controller has recorded them, or given up
     except BrokenPipeError:
         output.note(f"the output was closed; the run {handle.name} continues: `platform status {handle.name}`")
         raise
@@ -58,7 +60,7 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
     if final_state is not None:
         status = dataclasses.replace(status, state=final_state)
     progress.summary(handle, status, stream)
-    if wait_start is not None and _only_mlflow_lacks_results(status):
+    if wait_start is not None:
         output.note(f"MLflow gets the last results in the background: `platform status {handle.name}`")
     if output_format != "table":
         status_verb.show(status, output_format)

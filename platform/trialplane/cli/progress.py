@@ -159,6 +159,8 @@ def summary(handle: RunHandle, status: RunStatus, stream: Any) -> None:
     _echo(f"{name} {status.state}: {status.reason}" if status.reason else f"{name} {status.state}", stream)
     for text in kinds.of(status).summary(handle, status):
         _echo(text, stream)
+    if status.unrecorded and not handle.is_active():  # otherwise its controller still records them
+        _echo(f"warning: {status.mlflow}", stream)
     if status.state is RunState.PAUSED and "platform resume" not in status.reason:
         _echo(f"continue it: `platform resume {name}`", stream)
 

@@ -168,6 +168,10 @@ class LocalTarget:
         # There is no operator here. In its place: a run whose controller was killed counts as paused.
         reason = f"the controller is not running (killed?); `platform resume {run}` continues it"
         status = run_status.current(LedgerView(status, desired), OperatorView(RunState.PAUSED, reason))
+        if status.unrecorded and "platform resume" not in status.mlflow:  # the controller was killed while it recorded them
+            status = dataclasses.replace(
+                status, mlflow=f"MLflow lacks some results; `platform resume {run}` writes the rest"
+            )
         # A controller that was killed has not written its last counts. After a success with all trials, none is missing.
         is_complete = status.state is RunState.SUCCEEDED and status.ended_trials == status.trials
         job = folder.load_job(files)  # also of a run without a ledger: it raises if the run is damaged

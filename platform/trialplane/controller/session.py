@@ -340,16 +340,14 @@ class Session:
             slot_stack: Stack whose closing ends the slots.
 
         Returns:
-            The final status. If MLflow lacks results, its reason says so, and that `platform resume` writes them.
+            The final status. If MLflow lacks results, it says so, and that `platform resume` writes them.
         """
-        resume_command = f"`platform resume {self._run.root.name}`"
         if self._setting.in_cluster:
             # The run stays RUNNING, so that another controller continues if this one is killed.
             status_during_wait = dataclasses.replace(self._status(RunState.RUNNING, ending.reason), final_state=ending.state)
         else:
             # The run has ended for the user, whose terminal need not wait. If this is killed, a resume writes the rest.
-            text = f"MLflow lacks some results: {resume_command} writes the rest if this is interrupted"
-            status_during_wait = dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
+            status_during_wait = dataclasses.replace(final_status, unrecorded=True)
 
         def show(text: str, *, now: bool = False) -> None:
             board.show(dataclasses.replace(status_during_wait, mlflow=text), now=now)
@@ -364,9 +362,10 @@ class Session:
         self._notifier.end(final_status)
         slot_stack.close()
         if not exporter.close(self._mlflow_patience(ending), is_stopped=should_give_up, show=show):
-            text = f"MLflow lacks some results ({exporter.trouble or 'it is slow'}): {resume_command} writes the rest"
+            reason = exporter.trouble or "it is slow"
+            text = f"MLflow lacks some results ({reason}); `platform resume {self._run.root.name}` writes the rest"
             log.warning("%s", text)
-            return dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
+            return dataclasses.replace(final_status, mlflow=text, unrecorded=True)
         if exporter.trouble:  # MLflow has all results, but has refused files, which controller.log names
             return dataclasses.replace(final_status, mlflow=exporter.trouble)
         return final_status
