@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import given, made, write
 
+from trialplane.errors import EXIT_RUN_FAILED
 from trialplane.importing import script, script_folder
 
 CONFIG = """
@@ -212,7 +213,7 @@ def test_a_folder_that_is_named_like_a_missing_library_is_no_package(
     }
     monkeypatch.chdir(write(workplace / "xgboostz", files))
     result = platform("init", "--from", source)
-    assert result.exit_code == 0 and Path("job.yaml").exists(), result.output
+    assert result.exit_code == EXIT_RUN_FAILED and Path("job.yaml").exists(), result.output
     assert "No module named 'xgboostz'" in result.stderr
 
 

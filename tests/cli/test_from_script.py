@@ -529,7 +529,7 @@ def test_a_script_that_fails_is_told_with_its_reason(platform, written: Path, mo
     result = platform("init", "--from", str(written / "fit.py"))
     (kept,) = written.glob("trialplane-fit-*.log")
     assert f"OSError: no such disk; its whole output is in {kept}; no metrics were found" in result.stderr
-    assert result.exit_code == 0 and "see the docs" not in result.stderr and "wandb: see the docs" in kept.read_text()
+    assert result.exit_code == 1 and "see the docs" not in result.stderr and "wandb: see the docs" in kept.read_text()
     assert "its trials will fail as the run above did; when that is mended, `platform submit hpo src" in result.stderr
     assert made().script == "fit.py"
 

