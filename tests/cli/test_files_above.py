@@ -94,6 +94,42 @@ def test_a_parent_alone_and_what_has_no_data_are_not_read(
     assert Path("job.yaml").exists() != is_taken
 
 
+@pytest.mark.parametrize(
+    ("code", "is_read"),
+    [
+        ("open('../kept.txt', 'w')", False),
+        ("open(file='../kept.txt', mode='a')", False),
+        ("Path('../kept.txt').write_text('x')", False),
+        ("Path('../kept.txt').open('w')", False),
+        ("PATH = '../kept.txt'\nif os.path.exists(PATH): print(open(PATH).read())\nopen(PATH, 'w')", False),  # it resumes
+        ("frame.to_csv('../kept.txt')", False),
+        ("np.save('../kept.txt', [1])", False),
+        ("torch.save(model, f'../kept.txt')", False),
+        ("plt.savefig(os.path.join('..', '../kept.txt'))", False),
+        ("model.fit(output_path='../kept.txt')", False),
+        ("open(Path(__file__).parent.parent / 'kept.txt', 'w')", False),
+        ("KEPT = Path(__file__).parents[1] / 'kept.txt'\njson.dump([], open(KEPT, 'w'))", False),
+        ("open('../kept.txt')", True),
+        ("Path('../kept.txt').open('r')", True),
+        ("np.save('kept', np.load('../kept.txt') / 2)", True),
+        ("ROWS = read('../kept.txt')\nnp.save('kept.npy', ROWS)", True),
+        ("print((Path(__file__).parents[1] / 'kept.txt').read_text())", True),
+    ],
+)
+@pytest.mark.parametrize("source", ["python fit.py --lr 0.5", "fit.py"])
+def test_a_file_above_that_a_script_writes_is_no_input(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, code: str, is_read: bool, source: str
+) -> None:
+    """An earlier run has left it."""
+    text = f"{ARGUMENTS}\nimport os, json\nfrom pathlib import Path\ndef train():\n    " + code.replace("\n", "\n    ")
+    write(written, {"own/code/fit.py": f"{text}\n", "own/kept.txt": "x\n"})
+    monkeypatch.chdir(written / "own/code")
+    result = platform("init", "--from", source, "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert (written / "own/job.yaml").exists() == is_read
+    assert Path("job.yaml").exists() != is_read
+
+
 def test_a_job_is_not_made_outside_of_a_repository(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(written, {"own/code/fit.py": ABOVE["text"]["fit.py"].replace("{}", ARGUMENTS), "own/data/loss.txt": "loss=0.5\n"})
     (written / "own/code/.git").mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from trialplane.importing import naming
@@ -15,10 +15,15 @@ _FILE = "."  # stands for the script, whose folder is then `..`
 _DEEPEST = 50  # operands of operands; `path = path.parent` refers to itself
 
 
-def upward_paths(tree: ast.Module) -> Iterator[str]:
-    """Yield the paths above a script's folder that it derives from `__file__`, relative to that folder: `../data`."""
+def upward_paths(tree: ast.Module, left_out: Collection[ast.AST] = ()) -> Iterator[str]:
+    """Yield the paths above a script's folder that it derives from `__file__`, relative to that folder: `../data`.
+
+    Args:
+        tree: Syntax tree of the script.
+        left_out: Expressions of paths that do not count.
+    """
     variables = naming.first_values(tree)
-    for node in ast.walk(tree):
+    for node in (node for node in ast.walk(tree) if node not in left_out):
         path = _path(node, variables, depth=_DEEPEST) if isinstance(node, (ast.Call, ast.BinOp)) else ""
         path = os.path.relpath(path, os.pardir) if path else ""  # relative to the script's folder
         if path.startswith(os.pardir) and not path.endswith(os.pardir):  # `../..` alone is only the start of a path

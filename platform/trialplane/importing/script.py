@@ -66,6 +66,8 @@ _ABSOLUTE = re.compile(r"/[\w.-][\w./ {}:-]*")  # /data/out
 _WRITES = re.compile(
     r"save|write|dump|makedirs|mkdir|checkpoint|filehandler|^to_(?:csv|json|parquet|pickle)$", re.IGNORECASE
 )
+_WRITING_MODE = re.compile(r"[rbt]*[wax][bt+]*")  # of open
+_JOINS = ("Path", "join", "joinpath", "abspath", "str")  # functions whose result is a path
 _OUTPUT = re.compile(
     r"(?:\w+_)?(?:out|output|save|log|logging|checkpoint|ckpt|work|result|results)_?(?:dir|path|file|folder)"
 )
@@ -261,7 +263,7 @@ def read(
     has_config_argument = form.style is Style.PARSED and bool(_CONFIG_ARGUMENT.search(all_text))
     settings_files = _settings_files(all_text, by_argument=takes_file or has_config_argument)
     config_modules = tuple(config_module_files(tree))
-    paths = dict.fromkeys((*path_texts(tree), *own_folder.upward_paths(tree)))
+    paths = dict.fromkeys((*path_texts(tree), *paths_above(tree)))
     return Script(
         form.style,
         form.options,
@@ -396,16 +398,52 @@ def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
     """
     assigned = naming.first_values(tree)
     for call in calls:
-        function = naming.last(call.func)
-        mode = _literal(naming.arguments_by_name(call, "file", "mode").get("mode"))
-        opens_for_writing = function == "open" and isinstance(mode, str) and not set("wax+").isdisjoint(mode)
-        writes = opens_for_writing or _WRITES.search(function) is not None
-        path_nodes = [*call.args] if writes else []
-        path_nodes += [word.value for word in call.keywords if writes or (word.arg and _OUTPUT.fullmatch(word.arg))]
-        for node in path_nodes:
+        for node in _written(call):
             path = _literal(assigned.get(ast.unparse(node), node))
             if isinstance(path, str) and _ABSOLUTE.fullmatch(path) and not path.startswith("/dev/"):
                 yield path
+
+
+def _written(call: ast.Call) -> list[ast.expr]:
+    """Return the arguments of a call that may be paths to which it writes; [] for a call that writes nothing."""
+    function = naming.last(call.func)
+    mode = _literal(naming.arguments_by_name(call, "file", "mode").get("mode"))
+    opens_for_writing = function == "open" and isinstance(mode, str) and not set("wax+").isdisjoint(mode)
+    writes = opens_for_writing or _WRITES.search(function) is not None
+    keywords = [word.value for word in call.keywords if writes or (word.arg and _OUTPUT.fullmatch(word.arg))]  # output_dir=…
+    return [*(call.args if writes else ()), *keywords]
+
+
+def _written_nodes(tree: ast.Module) -> set[ast.AST]:
+    """Return the nodes of the paths to which a script writes: of a path that is joined, or of a text with a path above."""
+    assigned, written = naming.first_values(tree), set[ast.AST]()
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        nodes = _written(call)
+        match call:
+            case ast.Call(func=ast.Attribute(attr="open", value=path), args=[ast.Constant(value=str(mode)), *_]):
+                nodes += [path] if _WRITING_MODE.fullmatch(mode) else []  # Path("../model.txt").open("w")
+            case ast.Call(func=ast.Attribute(attr="write_text" | "write_bytes" | "mkdir" | "touch", value=path)):
+                nodes.append(path)
+        for node in nodes:
+            value = assigned.get(ast.unparse(node), node)
+            if _is_path(value):
+                written |= set(ast.walk(value))
+    return written
+
+
+def _is_path(node: ast.expr) -> bool:
+    """Return whether an expression joins a path, or is the text of one above.
+
+    The text of one below is left out, as it shows the folder in which its user starts the script.
+    """
+    match node:
+        case ast.Constant(value=str(text)):
+            return text.startswith("../")
+        case ast.BinOp(left=left, op=ast.Div() | ast.Add(), right=right):  # FOLDER / "model.pt"
+            return any(isinstance(part, ast.JoinedStr) or isinstance(_literal(part), str) for part in (left, right))
+        case ast.Call(func=function):
+            return naming.last(function) in _JOINS
+    return isinstance(node, ast.JoinedStr)
 
 
 def shared_outputs(words: Sequence[str]) -> Iterator[str]:
@@ -501,9 +539,15 @@ def _wordless_values(printed: Sequence[ast.expr]) -> list[ast.expr]:
     return [] if prints_words else values
 
 
+def paths_above(tree: ast.Module) -> Iterator[str]:
+    """Yield the paths above a script's folder that it derives from its own path, without those to which it writes."""
+    return own_folder.upward_paths(tree, _written_nodes(tree))
+
+
 def path_texts(tree: ast.Module) -> Iterator[str]:
-    """Yield the texts of a Python file that may be relative paths."""
-    for node in ast.walk(tree):
+    """Yield the texts of a Python file that may be relative paths, without those of paths above to which it writes."""
+    written = _written_nodes(tree)
+    for node in (node for node in ast.walk(tree) if node not in written):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _PATH.fullmatch(node.value):
             yield node.value
 

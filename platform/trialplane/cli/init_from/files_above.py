@@ -13,7 +13,7 @@ from trialplane.cli import output
 from trialplane.cli.init_from import calls, data_links
 from trialplane.cli.init_from.request import Origin, Request
 from trialplane.errors import InputError, OtherFolderError
-from trialplane.importing import own_folder, script, script_folder
+from trialplane.importing import script, script_folder
 from trialplane.importing.script import Script, Style
 from trialplane.job import notebook, settings
 
@@ -77,7 +77,7 @@ def _named_above(call: script.Call) -> Iterator[Path]:
         yield Path(os.path.normpath(script_file.parent / parsed_script.config)).parent
     for file in (script_file, *script_folder.imported_files(script_file, [script_file.parent])):
         tree = notebook.parse_or_empty(script_folder.source(file))
-        paths = [file.parent / path for path in own_folder.upward_paths(tree)]
+        paths = [file.parent / path for path in script.paths_above(tree)]
         for path in script.path_texts(tree):
             if path.startswith(f"{os.pardir}/") and set(Path(path).parts) != {os.pardir}:  # `../` alone is only a start
                 paths.append(working_directory / path)
