@@ -98,6 +98,68 @@ def test_a_boolean_is_written_as_the_parser_of_a_script_reads_it(
     assert json.loads(platform("submit", "hpo", f"./{script}", *words).stdout)["job"]["arguments"]["items"] == ["{hydra}"]
 
 
+_BY_VALUE = {"items": ["--amp={amp}", "{flags}"], "booleans": "switch"}
+_NEGATED = {"items": ["{flags}"], "booleans": "negated"}
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("import click\n@click.option('--amp/--no-amp', default=True)\ndef main(amp): ...\n", _NEGATED),
+        ("import click\n@click.option('--amp', default=True)\ndef main(amp): ...\n", _BY_VALUE),
+        ("import click\n@click.option('--amp', type=bool)\ndef main(amp): ...\n", _BY_VALUE),
+        ("import click\n@click.option('--amp', is_flag=True, default=False)\ndef main(amp): ...\n", None),
+        ("import click\n@click.option('--amp/--plain', default=True)\ndef main(amp): ...\n", None),
+        ("import typer\ndef main(amp: bool = True): ...\ntyper.run(main)\n", _NEGATED),
+        ("import typer\ndef main(a: bool = typer.Option(True, '--amp/--no-amp')): ...\ntyper.run(main)\n", _NEGATED),
+        ("import typer\ndef main(*, amp: bool = typer.Option(False, '--amp')): ...\ntyper.run(main)\n", None),
+        ("import tyro\nclass C:\n    amp: bool = True\ntyro.cli(C)\n", _NEGATED),
+        ("import tyro\nclass C:\n    amp: bool\ntyro.cli(C)\n", _BY_VALUE),
+        ("import simple_parsing\nclass C:\n    amp: bool = True\nsimple_parsing.parse(C)\n", _BY_VALUE),
+        ("from transformers import HfArgumentParser\nclass C:\n    amp: bool = True\nHfArgumentParser(C)\n", _BY_VALUE),
+        ("import jsonargparse\ndef main(amp: bool = True): ...\njsonargparse.CLI(main)\n", _BY_VALUE),
+        ("from absl import flags\nflags.DEFINE_bool('amp', True, 'x')\n", _BY_VALUE),
+        ("import fire\ndef main(lr=0.1, amp=True): ...\nfire.Fire(main)\n", _BY_VALUE),
+        ("import argparse\nclass C:\n    amp: bool = True\nargparse.ArgumentParser().parse_args()\n", None),
+    ],
+)
+def test_a_boolean_is_written_as_the_library_of_a_script_reads_it(
+    platform: Platform, script: Path, text: str, field: dict[str, Any] | None
+) -> None:
+    """By default, False is no argument, and the script would take its own default."""
+    script.write_text(text)
+    words = ("--space", "amp=true,false", "--objective", "accuracy:max", "--local", "--dry-run", "-o", "json")
+    result = platform("submit", "hpo", f"./{script}", *words)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)["job"]["arguments"]
+    assert (found and {"items": found["items"], "booleans": found["booleans"]}) == field
+
+
+@pytest.mark.parametrize(
+    ("component", "words"),
+    [
+        ("{'test': print, 'train': print}", 'arguments=["train", "{flags}"]'),
+        ("Model", 'arguments=["train", "{flags}"]'),
+        ("Model()", 'arguments=["train", "{flags}"]'),
+        ("Called", ""),
+        ("print", ""),
+    ],
+)
+def test_a_script_with_subcommands_of_fire_is_refused_with_the_command_that_names_one(
+    platform: Platform, script: Path, component: str, words: str
+) -> None:
+    methods = "    def test(self, lr=0.1): ...\n    def train(self, lr=0.1): ...\n    def _load(self): ...\n"
+    methods += "    @property\n    def trained(self): ...\n"
+    called = "class Called:\n    def __call__(self, lr=0.1): ...\n    def train(self): ...\n"
+    script.write_text(f"import fire\nclass Model:\n{methods}{called}fire.Fire({component})\n")
+    options = ("--space", "lr=0..1", "--objective", "accuracy:max", "--local", "--dry-run")
+    result = platform("submit", "hpo", f"./{script}", *options)
+    assert result.exit_code == (2 if words else 0), result.output
+    if words:
+        assert f"needs one of its subcommands before the parameters: type `--set '{words}'` (or test in" in result.stderr
+        assert platform("submit", "hpo", f"./{script}", *options, "--set", words).exit_code == 0
+
+
 @pytest.mark.parametrize("text", ["open('a.ini')\nopen('b.ini')", "open('a.ini', 'w').write('')"])
 def test_a_file_that_may_be_overridden_or_is_written_is_not_taken_for_the_settings(
     platform: Platform, script: Path, text: str

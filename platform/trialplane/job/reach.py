@@ -50,6 +50,21 @@ _MOST_LIBRARY_FILES = 200  # of a larger library it is unknown whether it reads 
 # Types of options that read `True` and `False` as booleans: str2bool, util.strtobool, parse_boolean, eval.
 _READS_BOOLEANS = re.compile(r"(?:\w+\.)*(?:\w+[a-z2_]bool(?:ean)?|str2bool\w*|literal_eval|eval)", re.IGNORECASE)
 _BOOLEAN_TEXTS = re.compile(r"['\"](?:True|False)['\"]")
+_BOOLEANS = ("True", "False")
+_ON_AND_OFF = re.compile(r"--([\w-]+)\s*/\s*--no-\1")  # option of click
+_ABSL_BOOLEANS = ("DEFINE_bool", "DEFINE_boolean")
+# Pattern in code with a parser that makes options of functions or classes → format of their booleans. The first one counts.
+_PARSER_STYLES = {
+    "tyro": "negated",
+    "typer": "negated",
+    "HfArgumentParser": "value",
+    "simple_parsing": "value",
+    "jsonargparse": "value",
+    "LightningCLI": "value",
+    "pyrallis": "value",
+    "draccus": "value",
+    r"Fire\(": "value",
+}
 _LARGEST_SETTINGS = 1 << 16  # bytes of a settings file
 IN_SETTINGS_FILE = "which it names, has"  # words in an issue for which `platform init --from` makes a job
 
@@ -98,19 +113,33 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
 
 
 def _fire_subcommands(script: Path) -> list[str]:
-    """Return the subcommands of a script that calls fire with a dict of several, one that trains first; [] for others."""
+    """Return the subcommands of a script that calls fire, one that trains first; [] for a script without any.
+
+    They are the keys of a dict of several, or the methods of a class that is no function.
+    """
+    names: list[str] = []
     with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         data = script.read_bytes()
-        for node in ast.walk(notebook.parse(data)) if b"fire" in data and b"argv" not in data else ():
+        tree = notebook.parse(data) if b"fire" in data and b"argv" not in data else ast.Module([], [])
+        classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        for node in ast.walk(tree):
             match node:
-                case ast.Call(
-                    func=ast.Name(id="Fire") | ast.Attribute(attr="Fire"),
-                    args=[ast.Dict(keys=[_, _, *_] as keys)],
-                    keywords=[],
-                ):
-                    names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
-                    return sorted(names, key=lambda name: not _TRAINS.search(name))
-    return []
+                case ast.Call(func=ast.Name(id="Fire") | ast.Attribute(attr="Fire"), args=[component], keywords=[]):
+                    match component:
+                        case ast.Dict(keys=[_, _, *_] as keys):
+                            names = _texts_of(keys)
+                        case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)) if name in classes:
+                            names = _methods(classes[name])
+    return sorted(names, key=lambda name: not _TRAINS.search(name))
+
+
+def _methods(definition: ast.ClassDef) -> list[str]:
+    """Return the public methods of a class; [] if it has bases, which may have others, or can be called as a function."""
+    methods = [node for node in definition.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    if definition.bases or any(method.name == "__call__" for method in methods):
+        return []
+    methods = [method for method in methods if "property" not in map(ast.unparse, method.decorator_list)]
+    return [method.name for method in methods if not method.name.startswith("_")]
 
 
 def _command_remedies(command: Sequence[str], roots: Sequence[Path], names: Collection[str]) -> dict[str, str]:
@@ -164,22 +193,34 @@ def default_arguments(job: Job, folder: Path) -> Any:
 
 
 def _boolean_arguments(job: Job, script: Path, folder: Path) -> dict[str, Any] | None:
-    """Return the field `arguments` of a script whose parser reads a boolean as --amp=False or --no-amp; None for others."""
+    """Return the field `arguments` of a script whose parser reads a boolean as --amp=False or --no-amp; None for others.
+
+    By default False is no argument, and so the script's own default, which may be True.
+    """
     space = {} if isinstance(job.search.space, str) else job.search.space
     values = {name: getattr(parameter, "choices", None) or () for name, parameter in space.items()}
     values |= {name: (value,) for name, value in job.params.items()}
     booleans = [name for name, items in values.items() if items and all(isinstance(item, bool) for item in items)]
-    files = _files(script, (folder,)) if booleans else ()
-    styles = {name: style for file in files if file is not None for name, style in _boolean_styles(file.tree)}
-    items = [f"--{name}={{{name}}}" for name in booleans if styles.get(name) == "value"]
+    files = [file for file in (_files(script, (folder,)) if booleans else ()) if file is not None]
+    text = "\n".join(file.text for file in files)
+    parser_style = next((style for pattern, style in _PARSER_STYLES.items() if re.search(rf"\b{pattern}", text)), "")
+    styles = {name: style for file in files for name, style in _boolean_styles(file.tree, parser_style)}
+    # A library nests the field amp of a class in another as model.amp.
+    by_value = [name for name in booleans if styles.get(name, styles.get(name.rpartition(".")[2])) == "value"]
+    items = [f"--{name}={{{name}}}" for name in by_value]
     negated = {"booleans": "negated"} if any(styles.get(name) == "negated" for name in booleans) else {}
     return {"items": [*items, f"{{{arguments.FLAGS}}}"], **negated} if items or negated else None
 
 
-def _boolean_styles(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield each long option that code adds to argparse's parser, with the format of its booleans, see `arguments.build`.
+def _boolean_styles(tree: ast.Module, parser_style: str) -> Iterator[tuple[str, str]]:
+    """Yield each long option that code adds to a parser, with the format of its booleans, see `arguments.build`.
 
     Left out are switches, options that refuse all texts of booleans, and those that take any text as true.
+
+    Args:
+        tree: Syntax tree of the code.
+        parser_style: Format of the parser that turns the arguments of functions and the fields of classes into options; ""
+            if there is no such parser.
     """
     for node in ast.walk(tree):
         match node:
@@ -191,8 +232,26 @@ def _boolean_styles(tree: ast.Module) -> Iterator[tuple[str, str]]:
                     style = "value"
                 else:
                     continue
-                texts = (str(flag.value) for flag in flags if isinstance(flag, ast.Constant))
-                yield from ((text.removeprefix("--"), style) for text in texts if text.startswith("--"))
+                yield from ((text.removeprefix("--"), style) for text in _texts_of(flags) if text.startswith("--"))
+            case ast.Call(func=ast.Attribute(attr="option") | ast.Name(id="option"), args=flags, keywords=keywords):  # click
+                words = {str(keyword.arg): ast.unparse(keyword.value) for keyword in keywords}
+                takes_value = words.get("type") == "bool" or ("type" not in words and words.get("default") in _BOOLEANS)
+                for text in _texts_of(flags):
+                    if names := _ON_AND_OFF.fullmatch(text):
+                        yield names[1], "negated"
+                    elif text.startswith("--") and "/" not in text and takes_value and "is_flag" not in words:
+                        yield text[2:], "value"
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[ast.Constant(value=str(flag)), *_]) if (
+                name in _ABSL_BOOLEANS
+            ):
+                yield flag, "value"
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=default) if parser_style:
+                yield from _boolean_field(name, annotation, default, parser_style)
+            case ast.arguments() if parser_style:
+                positional = [*node.posonlyargs, *node.args]
+                defaults = [None] * (len(positional) - len(node.defaults)) + node.defaults + node.kw_defaults
+                for argument, default in zip([*positional, *node.kwonlyargs], defaults, strict=True):
+                    yield from _boolean_field(argument.arg, argument.annotation, default, parser_style)
 
 
 def _reads_booleans(code: Mapping[str, str]) -> bool:
@@ -204,6 +263,34 @@ def _reads_booleans(code: Mapping[str, str]) -> bool:
     if "type" in code:
         return _READS_BOOLEANS.fullmatch(code["type"]) is not None
     return _BOOLEAN_TEXTS.search(code.get("choices", code.get("default", ""))) is not None
+
+
+def _boolean_field(
+    name: str, annotation: ast.expr | None, default: ast.expr | None, style: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the names of an option that a parser makes of a field or an argument, if it is a boolean, with a format.
+
+    Args:
+        name: Name of the field.
+        annotation: Its type; None without one.
+        default: Its default; None without one.
+        style: Format of the parser.
+    """
+    parts = [node for part in (annotation, default) if part is not None for node in ast.walk(part)]
+    flags = [text for text in _texts_of(parts) if text.startswith("--")]  # of typer.Option(True, "--amp/--no-amp")
+    if flags:
+        yield from ((names[1], "negated") for names in map(_ON_AND_OFF.fullmatch, flags) if names)
+    elif (annotation is not None and re.match(r"(?:Annotated\[)?bool\b", ast.unparse(annotation))) or (
+        default is not None and ast.unparse(default) in _BOOLEANS
+    ):
+        # A parser with `--amp` and `--no-amp` reads a value of a boolean that has no default.
+        own_style = style if default is not None else "value"
+        yield from ((spelling, own_style) for spelling in {name, name.replace("_", "-")})
+
+
+def _texts_of(nodes: Iterable[ast.AST | None]) -> list[str]:
+    """Return the texts among nodes of code."""
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
 def _meant_keys(name: str, keys: Iterable[str]) -> list[str]:
