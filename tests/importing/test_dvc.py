@@ -114,30 +114,17 @@ def test_a_command_of_dvc_sets_values_and_several_values_are_a_search() -> None:
     assert "is not understood" in str(problems(STAGES, command="dvc exp run -S 'train.lr=wrong(1)'"))
 
 
-def test_a_command_of_dvc_sets_values_of_the_file_that_it_names() -> None:
+def test_a_command_of_dvc_sets_values_of_the_file_that_trials_rewrite() -> None:
     files = {"params.yaml": "lr: 0.1\nsize: 3\n", "p2.yaml": "lr: 0.2\nmom: 0.9\n"}
     both = train("python train.py", "params: [lr, size, {p2.yaml: [lr, mom]}]")
     parsed = read(both, files, "dvc exp run -S params.yaml:lr=0.5")
     assert {option.name: option.default for option in parsed.options} == {"lr": 0.5, "size": 3}
-    remedy = "trials rewrite one file of parameters, which is params.yaml: write the value into p2.yaml, and drop -S"
-    for name in ("lr", "mom"):
-        assert f"-S.{name}: {remedy}" in problems(both, files, f"dvc exp run -S ./p2.yaml:{name}=0.5")
-    assert "no stage of the job has this parameter; write -S p2.yaml:mom" in str(
-        problems(both, files, "dvc exp run -S mom=1")
-    )
-    twice = problems(both, files, "dvc exp run -S lr=0.5 -S p2.yaml:lr=0.5")
-    assert "is set in params.yaml and p2.yaml, and a job has one parameter of this name" in str(twice)
-    interpolated = train("python train.py ${mom}", "params: [lr]", "vars: [p2.yaml:mom]")
-    parsed = read(interpolated, files, "dvc exp run -S p2.yaml:mom=0.5")
-    assert {option.name: option.default for option in parsed.options} == {"lr": 0.1, "mom": 0.5}
-    assert parsed.config == "params.yaml" and parsed.fixed == ("mom",)
-
-
-def test_a_search_of_a_named_file_decides_between_two_files() -> None:
-    files = {"params.yaml": "lr: 0.1\nsize: 3\n", "p2.yaml": "lr: 0.2\n"}
-    both = train("python train.py", "params: [lr, size, {p2.yaml: [lr]}]")
-    parsed = read(both, files, "dvc exp run -S p2.yaml:lr=0.1,0.2", requested=["lr"])
-    assert parsed.config == "p2.yaml" and names(parsed) == {"lr"}
+    assert "-S: 'p2.yaml:lr=0.5' is not understood" in str(problems(both, files, "dvc exp run -S p2.yaml:lr=0.5"))
+    assert "no stage of the job has this parameter" in str(problems(both, files, "dvc exp run -S mom=1"))
+    files["p2.yaml"] += "learning_rate: 0.1\n"
+    other = train("python train.py", "params: [lr, {p2.yaml: [lr, learning_rate]}]")
+    remedy = "trials rewrite one file of parameters, which is p2.yaml: write the value into params.yaml, and drop -S"
+    assert f"-S.lr: {remedy}" in problems(other, files, "dvc exp run -S lr=0.5")
 
 
 def test_a_command_of_dvc_sets_switches_paths_and_no_items_of_lists() -> None:

@@ -47,7 +47,7 @@ _LONG = (
 # The short and the long option that only `repro` has, and those that only `exp run` has.
 _OF_REPRO = ("m", "metrics")
 _OF_EXPERIMENT = ("m:", "message=")
-_SET_VALUE = re.compile(r"(?:(?P<file>[^=]+\.\w+):)?(?P<name>[^=:]+)=(?P<value>.*)", re.DOTALL)  # p.yaml:train.lr=0.1
+_SET_VALUE = re.compile(rf"(?:{re.escape(PARAMS)}:)?\+*(?P<name>[^=:]+)=(?P<value>.*)", re.DOTALL)  # +train.lr=0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +58,9 @@ class Command:
         file: Path of the pipeline.
         targets: Names of stages to run, or paths of their outputs; empty for those up to the metrics.
         is_alone: Whether the stages run without those that they depend on.
-        values: Values that the command sets, by parameter.
+        values: Values that the command sets in `params.yaml`, by parameter.
         space: Parameters with several values, as fields of a job.
         variables: Environment variables that it sets.
-        files: Files of these values and parameters, relative to the folder of the pipeline, but for those of `params.yaml`.
     """
 
     file: str = FILE
@@ -70,11 +69,6 @@ class Command:
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     space: Mapping[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def values_in(self, file: str) -> dict[str, Any]:
-        """Return the values that the command sets in a file of parameters, by parameter."""
-        return {name: value for name, value in self.values.items() if self.files.get(name, PARAMS) == file}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +157,7 @@ def _command(call: Call) -> Command:
         names += [name] if name else []
     # The values of parameters.
     settings = [value for flag, value in pairs if flag in ("-S", "--set-param")]
-    parameters, files = _set_parameters(settings)
+    parameters = _set_parameters(settings)
     return Command(
         file=_join(call.folder, file),
         targets=tuple(names),
@@ -171,20 +165,15 @@ def _command(call: Call) -> Command:
         values=parameters.params,
         space=parameters.space,
         variables=call.variables,
-        files={name: os.path.relpath(path, PurePath(file).parent) for name, path in files.items()},
     )
 
 
-def _set_parameters(settings: Sequence[str]) -> tuple[search.Parameters, dict[str, str]]:
-    """Return the parameters that options of a command set, and the files of those that are not in `params.yaml`, by name.
-
-    Args:
-        settings: Values of the options: `train.lr=0.1` for a fixed parameter, `p.yaml:depth=2,4` for one to search.
+def _set_parameters(settings: Sequence[str]) -> search.Parameters:
+    """Return the parameters that options of a command set: `train.lr=0.1` a fixed one, `depth=2,4` one to search.
 
     Raises:
-        SpecError: One of them cannot be read, or two of them set the same name in different files.
+        SpecError: One of the options cannot be read, such as that of a parameter in another file than `params.yaml`.
     """
-    files: dict[str, str] = {}
     parameters = search.Parameters()
     for setting in settings:
         match = _SET_VALUE.fullmatch(setting)
@@ -196,13 +185,8 @@ def _set_parameters(settings: Sequence[str]) -> tuple[search.Parameters, dict[st
             shown_setting = repr(errors.shortened(setting, 60))
             message = f"{shown_setting} is not understood: write -S train.lr=0.1, or -S 'train.lr=0.1,0.01'"
             raise SpecError([Issue(("-S",), message)])
-        name = match["name"].lstrip("+")  # `+train.lr=0.1` adds a parameter
-        file = match["file"] or PARAMS
-        if files.setdefault(name, file) != file:
-            message = f"is set in {files[name]} and {file}, and a job has one parameter of this name: set one of them"
-            raise SpecError([Issue(("-S", name), message)])
-        parameters.add(name, parameter)
-    return parameters, {name: file for name, file in files.items() if file != PARAMS}
+        parameters.add(match["name"], parameter)
+    return parameters
 
 
 def read(text: str, name: str, files: Files, *, command: Command | None = None, requested: Collection[str] = ()) -> Script:
@@ -312,18 +296,13 @@ class _Pipeline:
         """Return the file of parameters that trials rewrite; "" without one. Add a remark on others worth a search.
 
         It is the one with the most requested parameters, or of several the one with the most that are worth a search.
-
-        Args:
-            options_by_file: Options of each file of parameters.
-            requested: Names of the parameters that the user wants to search.
         """
 
         def counts(file: str) -> tuple[int, int]:
             """Return the numbers of requested parameters in a file and of those that are worth a search."""
             options = options_by_file[file]
-            names = [name for name in requested if self._command.files.get(name, file) == file]
             requested_count = sum(
-                option.name == name or option.name.endswith(f".{name}") for option in options for name in names
+                option.name == name or option.name.endswith(f".{name}") for option in options for name in requested
             )
             return requested_count, len(guess.space(options))
 
@@ -344,12 +323,7 @@ class _Pipeline:
             raise SpecError(self._issues)
 
     def _read_data(self, file: str, *field_path: str | int) -> dict[str, Any]:
-        """Return the data of a file of parameters, with the values that the user's command sets in it; {} after an issue.
-
-        Args:
-            file: Path of the file.
-            field_path: Field that names it.
-        """
+        """Return the data of a file of parameters, with the values that the user's command sets in it; {} after an issue."""
         if file not in self._data:
             self._data[file] = {}  # so that a file with an issue has only one
             try:
@@ -364,7 +338,7 @@ class _Pipeline:
             if not isinstance(data, dict):
                 self._refuse(f"the file of parameters {file} has no `name: value` lines", *field_path)
                 return {}
-            for name, value in self._command.values_in(file).items():
+            for name, value in self._command.values.items() if file == PARAMS else ():
                 _replace(data, name.split("."), value)
             self._data[file] = data
         return self._data[file]
@@ -388,13 +362,7 @@ class _Pipeline:
         return layers
 
     def _stage(self, name: str, fields: Any, shared_values: Sequence[Mapping[str, Any]]) -> _Stage:
-        """Return a stage.
-
-        Args:
-            name: Name of the stage.
-            fields: Its fields.
-            shared_values: Values for interpolations in all stages.
-        """
+        """Return the stage of a name and its fields. `shared_values` are those for interpolations in all stages."""
         field_path = ("stages", name)
         template = next((key for key in _TEMPLATES if isinstance(fields, dict) and key in fields), "")
         if template == "foreach":
@@ -554,19 +522,14 @@ class _Pipeline:
         return used_names
 
     def _options(self, file: str, used_names: Collection[str]) -> tuple[Option, ...]:
-        """Return the values in a file that stages use, as options; () if it has no values.
-
-        Args:
-            file: Path of the file.
-            used_names: Names of its values or of mappings of them, see `_used_names`.
-        """
+        """Return the values in a file that stages use, as options; () if it has no values. See `_used_names`."""
         if not file.endswith(settings.SUFFIXES):
             return ()
         try:
             options = settings_options(self._files.read(file), file)
         except (OSError, ValueError):  # a dependency may be no file of parameters
             return ()
-        set_values = self._command.values_in(file)
+        set_values = self._command.values if file == PARAMS else {}
         return tuple(
             dataclasses.replace(option, default=set_values.get(option.name, option.default))
             for option in options
@@ -676,27 +639,23 @@ class _Pipeline:
             )
             self._refuse(f"have no parameters: {remedy}", "stages")
             return
-        for name in {**self._command.values, **self._command.files}:
-            file = self._command.files.get(name, PARAMS)
+        for name, value in self._command.values.items():
             listing_files = [
                 path for path, options in options_by_file.items() if name in {option.name for option in options}
             ]
-            if file in listing_files and file == config:
+            if config == PARAMS and PARAMS in listing_files:
                 continue
             # Its value may be in a command or a path; but -S cannot replace an item of a list, so that it stays there.
             holding_files = [path for path, data in self._data.items() if _look(data, name) is not _MISSING]
-            value = _look(self._data.get(file), name)
-            is_replaced = self._command.values.get(name, value) == value
+            is_replaced = _look(self._data.get(PARAMS), name) == value
             is_interpolated = is_replaced and name in {*in_command, *self._literal_names, *self._path_names}
-            if is_interpolated and holding_files == [file]:
+            if is_interpolated and holding_files == [PARAMS]:
                 continue
-            if file in listing_files or (is_interpolated and file in holding_files):
-                reason = (
-                    f"trials rewrite one file of parameters, which is {config}: write the value into {file}, and drop -S"
-                )
+            if PARAMS in listing_files or is_interpolated:
+                remedy = f"write the value into {PARAMS}, and drop -S"
+                reason = f"trials rewrite one file of parameters, which is {config}: {remedy}"
             else:
-                hint = f"write -S {listing_files[0]}:{name}" if listing_files else errors.nearest(name, option_names)
-                reason = f"no stage of the job has this parameter; {hint}".rstrip("; ")
+                reason = f"no stage of the job has this parameter; {errors.nearest(name, option_names)}".rstrip("; ")
             self._issues.append(Issue(("-S", name), reason))
 
     def _metric_files(self, stages: Sequence[_Stage]) -> tuple[str, ...]:
@@ -811,12 +770,7 @@ def _literal(text: str) -> str:
 
 
 def _in_subshell(text: str, raw_command: str) -> str:
-    """Return a command in parentheses, with which a shell runs it in a shell of its own.
-
-    Args:
-        text: The command with placeholders.
-        raw_command: The command as it is in the pipeline.
-    """
+    """Return the text of a command in parentheses, with which a shell runs it in a shell of its own."""
     # A comment would hide the parenthesis, and the end of a here-document needs a line of its own.
     if set("#\n") & set(raw_command) or "<<" in raw_command:
         return f"(\n{text}\n)"

@@ -285,12 +285,7 @@ def _early_stopping(source: Source) -> dict[str, Any] | None:
 
 
 def _metrics(source: Source, objective: str) -> _Metrics:
-    """Return the metrics of a trial. Add a note if the job does not find them in the same place.
-
-    Args:
-        source: The file.
-        objective: Name of the objective's metric.
-    """
+    """Return the metrics of a trial. Add a note if the job does not find them in the same place."""
     field = ("spec", "metricsCollectorSpec")
     kind_field = (*field, "collector", "kind")
     kind = source.text(*kind_field) or "StdOut"
@@ -321,12 +316,7 @@ def _metrics(source: Source, objective: str) -> _Metrics:
 
 
 def _moved_path(kind: str, path: str) -> _MovedPath:
-    """Return the change of an absolute path of metrics.
-
-    Args:
-        kind: Kind of the collector.
-        path: The path of a file, or of a folder of TensorFlowEvent.
-    """
+    """Return the change of the absolute path of a file with metrics, or of a folder with events of TensorBoard."""
     old_path = path.rstrip("/")
     parent = posixpath.dirname(old_path)
     if kind == "TensorFlowEvent" and parent != "/":

@@ -35,10 +35,6 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of the job from the template: command, arguments, image, resources, ranks and nodes.
 
     If the template is not in the file, or has no container with a command, the command is a placeholder, with a note.
-
-    Args:
-        source: The file.
-        space: Parameters to search, by name.
     """
     replacements = _replacements(source, space)
     kind = source.text(*_TRIAL, "kind")
@@ -107,13 +103,7 @@ def _replacements(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _with_placeholders(source: Source, field: Place, replacements: Mapping[str, str]) -> str:
-    """Return the text at a path as a job's: `{lr}` for `${trialParameters.rate}`, and any other braces doubled.
-
-    Args:
-        source: The file.
-        field: Path of the text.
-        replacements: Replacement of each parameter of the template, by NAME.
-    """
+    """Return the text at a path as a job's: `{lr}` for `${trialParameters.rate}`, and any other braces doubled."""
 
     def replacement(match: re.Match[str]) -> str:
         """Return the text for a parameter or a single brace. An unknown parameter stays as text, with a note."""
@@ -239,11 +229,6 @@ def with_script(job: dict[str, Any], scripts: Mapping[str, str], source: Source)
     If the command runs such a script with Python, the field `script` replaces it: trials start from the warm template. If
     the command also sets environment variables, it stays a command, as `script` cannot set them. If it runs no script beside
     the file, the job is unchanged, and there are no names.
-
-    Args:
-        job: Fields of the job.
-        scripts: Texts of the Python files in the same folder, by name.
-        source: The file, for notes.
     """
     variables = list(itertools.takewhile(lambda item: item == "env" or "=" in item, job["command"]))  # env LR=0.1
     command = job["command"][len(variables) :]

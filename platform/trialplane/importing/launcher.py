@@ -184,12 +184,6 @@ def _replaceable_options(text: str, name: str, declared: Sequence[Option], reque
     """Return the values in the text of a shell script that trials replace in a copy of it; [] for another launcher.
 
     They are the requested values, and all numbers if the script declares nothing that is worth a search.
-
-    Args:
-        text: Text of the launcher.
-        name: Its name.
-        declared: Parameters that it declares.
-        requested: Names of the parameters that the user wants to search.
     """
     if PurePath(name).suffix not in settings.SHELLS:
         return []
@@ -224,10 +218,6 @@ def without_switches(text: str, names: Iterable[str]) -> tuple[str, dict[str, st
     """Return a command line without the flags of parameters that are on or off, and these flags by parameter.
 
     A flag is such a switch if no value follows: another flag, an operator of the shell, or the end.
-
-    Args:
-        text: Command line.
-        names: Names of the parameters.
     """
     flags: dict[str, str] = {}
     for name in names:
@@ -340,12 +330,7 @@ def _simple_commands(text: str) -> Iterator[_SimpleCommand]:
 
 
 def _simple_command(tokens: Iterable[re.Match[str]], depth: int) -> _SimpleCommand:
-    """Return the simple command of some tokens.
-
-    Args:
-        tokens: Words, parentheses, and operators of redirections.
-        depth: Number of subshells that are open before them.
-    """
+    """Return the simple command of its tokens, before which `depth` subshells are open."""
     words: list[_Word] = []
     opened = closed = 0
     is_redirected = False  # words behind `>` are left out
@@ -561,12 +546,7 @@ def with_default(option: Option, text: str) -> Option:
 
 
 def no_parameters_error(command: str, started_commands: Sequence[str] = ()) -> SpecError:
-    """Return the error for a command line without parameters.
-
-    Args:
-        command: The command line.
-        started_commands: Commands to suggest instead, one for each Python command that its shell script starts.
-    """
+    """Return the error for a command line without parameters. It suggests the commands that its shell script starts."""
     example = "python train.py --lr 0.1"
     remedy = f"write `--lr 0.1`, `lr=0.1` or {{lr=0.1}} where a value goes, as in `platform init --from '{example}'`"
     remedy = started_remedy(started_commands) or remedy
@@ -609,11 +589,6 @@ def _loop_script(text: str, file: PurePath, loops: Mapping[str, tuple[Any, ...]]
 
     The values of a loop are the choices of its option. Other variables of the script are replaced by their values.
     Redirections of output to files are left out, as metrics are read from the output.
-
-    Args:
-        text: Text of the script.
-        file: Its path.
-        loops: Values of each variable of a loop, by variable.
 
     Raises:
         SpecError: No command uses the variables of the loops.

@@ -243,24 +243,20 @@ def _searches_on_import(tree: ast.Module) -> bool:
 
 
 def _trials(
-    source: Source, field: Place, grids: Sequence[Sequence[Any]], sampler: Mapping[str, Any], space: Mapping[str, Any]
+    source: Source,
+    samples_field: Place,
+    grid_values: Sequence[Sequence[Any]],
+    sampler: Mapping[str, Any],
+    space: Mapping[str, Any],
 ) -> int:
-    """Return the number of trials of the job. One of Ray's samples is a trial at each point of the grids.
-
-    Args:
-        source: The file.
-        field: Path of the number of samples.
-        grids: Values of each parameter with a grid search.
-        sampler: Sampler of the job.
-        space: Space of the job.
-    """
-    samples = source.integer(*field)
-    is_unlimited = source.look(*field) is not None and (samples is None or samples < 1)  # -1 stands for no limit
-    points = math.prod(map(len, grids))
-    requested = None if is_unlimited and not grids else max(1, samples or 1) * points
+    """Return the number of trials of the job. One of Ray's samples is a trial at each point of the grids."""
+    samples = source.integer(*samples_field)
+    is_unlimited = source.look(*samples_field) is not None and (samples is None or samples < 1)  # -1 stands for no limit
+    points = math.prod(map(len, grid_values))
+    requested = None if is_unlimited and not grid_values else max(1, samples or 1) * points
     trials = search.trials(requested, sampler, space)
     if is_unlimited:
-        source.note(f"is unlimited there, or not known, but a study must end: trials is {trials}", *field)
+        source.note(f"is unlimited there, or not known, but a study must end: trials is {trials}", *samples_field)
     return trials
 
 
@@ -298,12 +294,7 @@ def has_search(text: str) -> bool:
 
 
 def starts_search(tree: ast.Module, statements: Sequence[ast.stmt]) -> bool:
-    """Return whether statements may start a search of Ray Tune. One in a function that they do not use is ignored.
-
-    Args:
-        tree: Tree with the functions that they may use.
-        statements: The statements.
-    """
+    """Return whether statements may start a search of Ray Tune. One in a function that they do not use is ignored."""
     names = naming.imported(tree)
     called_names = (
         naming.full(node.func, names) for node in naming.executed_nodes(tree, statements) if isinstance(node, ast.Call)
@@ -462,11 +453,6 @@ def _objectives(source: Source, settings: Place, other_metric: _Metric | None) -
     """Return the objectives. Metric and mode may be settings of the search, its scheduler or its searcher.
 
     Without a metric, add a note; the objective is then that of other parts of the file, or a placeholder.
-
-    Args:
-        source: The file.
-        settings: Path of the settings of the search.
-        other_metric: Metric in other parts of the file, or None.
     """
     searcher = (*settings, "search_alg")
     fields = (settings, (*settings, "scheduler"), searcher, (*searcher, "searcher"))  # the last one in a ConcurrencyLimiter
@@ -549,35 +535,29 @@ def _progress_unit(source: Source, scheduler: Place) -> str:
     return source.text(*scheduler, "time_attr") or ("time_total_s" if is_median else _ITERATIONS)
 
 
-def _stop_rules(source: Source, scheduler: Place, field: Place) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the fields `stop` and `budget` of the job, with the rules that end a trial.
-
-    Args:
-        source: The file.
-        scheduler: Path of the scheduler, which also ends a trial: at `max_t`.
-        field: Path of the dict of Ray's rules: metric → value at which a trial ends.
-    """
+def _stop_rules(source: Source, scheduler: Place, stop_field: Place) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the fields `stop` and `budget` of the job, with the rules that end a trial. A scheduler ends it at `max_t`."""
     rules: list[dict[str, Any]] = []
     step_limits: list[int] = []
     budget: dict[str, Any] = {}
-    limits = source.look(*field)
+    limits = source.look(*stop_field)
     if isinstance(limits, dict) and CALL not in limits:
         for metric in limits:
             if isinstance(limits[metric], bool):
-                source.skip("is not a number: have the trainable return there", *field, metric)
+                source.skip("is not a number: have the trainable return there", *stop_field, metric)
                 continue
-            bound = source.number(*field, metric)
+            bound = source.number(*stop_field, metric)
             if bound is None:
                 continue
             if metric == _ITERATIONS:
                 step_limits.append(max(0, math.ceil(bound)))
             elif metric == "time_total_s":
                 budget["timeout"] = bound
-                source.note("ends a trial as complete there, and as failed here: see `budget.timeout`", *field, metric)
+                source.note("ends a trial as complete there, and as failed here: see `budget.timeout`", *stop_field, metric)
             else:
                 rules.append({"metric": metric, "above": bound})
     elif limits is not None:
-        source.skip(f"{_UNREADABLE}: a trial ends when its code returns, or after {_LONGEST_TRIAL}", *field)
+        source.skip(f"{_UNREADABLE}: a trial ends when its code returns, or after {_LONGEST_TRIAL}", *stop_field)
         budget["timeout"] = _LONGEST_TRIAL
     default_max_t = _DEFAULT_MAX_T.get(str(source.look(*scheduler, CALL)))
     if default_max_t and _progress_unit(source, scheduler) == _ITERATIONS:
@@ -600,12 +580,7 @@ def _registered(tree: ast.Module) -> dict[str, str]:
 
 
 def _trial_resources(source: Source, field: Place) -> tuple[dict[str, Any], Place]:
-    """Return a trial's resources, and the path of the trainable without the calls of `with_resources` around it.
-
-    Args:
-        source: The file.
-        field: Path of the trainable, maybe in such calls.
-    """
+    """Return a trial's resources, and the path of the trainable without the calls of `with_resources` around it."""
     resources = _resources(source, ("resources_per_trial",))
     while isinstance(source.look(*field), dict) and source.look(*field, CALL) == "with_resources":
         source.mark_read(*field, CALL)
@@ -615,14 +590,7 @@ def _trial_resources(source: Source, field: Place) -> tuple[dict[str, Any], Plac
 
 
 def _trainable(source: Source, field: Place, tree: ast.Module, defined_names: Collection[str]) -> _Trainable:
-    """Return what a trial calls. Add a note on what it cannot import from the file.
-
-    Args:
-        source: The file.
-        field: Path of the trainable.
-        tree: Tree of the file.
-        defined_names: Names that the file defines at its top level.
-    """
+    """Return what a trial calls. Add a note on what it cannot import from the file."""
     value = source.take(*field)
     if _is_trainer(value):
         source.note(

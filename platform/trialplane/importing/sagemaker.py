@@ -148,12 +148,7 @@ def _static_parameters(source: Source, field: Place) -> tuple[dict[str, Any], st
 
 
 def _objective(source: Source, config: Place) -> tuple[str, str]:
-    """Return the metric and the direction of the objective. Add an issue if one of them is missing or invalid.
-
-    Args:
-        source: The file.
-        config: Path of the configuration of the tuning job.
-    """
+    """Return the metric and the direction of the objective. Add an issue if one of them is missing or invalid."""
     field = (*config, "HyperParameterTuningJobObjective")
     metric, direction = source.text(*field, "MetricName"), source.text(*field, "Type")
     if not metric or direction not in ("Minimize", "Maximize"):
@@ -194,12 +189,7 @@ def _patterns(source: Source, field: Place) -> list[str]:
 
 
 def _strategy(source: Source, config: Place) -> tuple[dict[str, Any], Any]:
-    """Return the sampler and the pruner of the tuning job's strategy. The pruner is None if trials are not ended early.
-
-    Args:
-        source: The file.
-        config: Path of the configuration of the tuning job.
-    """
+    """Return the sampler and the pruner of the tuning job's strategy. The pruner is None if trials are not ended early."""
     strategy = source.text(*config, "Strategy") or "Bayesian"
     ends_early = source.text(*config, "TrainingJobEarlyStoppingType") == "Auto"
     if ends_early:

@@ -79,13 +79,7 @@ def sampler(name: str) -> dict[str, Any] | None:
 
 
 def sampler_or_tpe(source: Source, name: str, *field: str | int) -> dict[str, Any]:
-    """Return the sampler of a job for a sampler's name in another tool; tpe, with a note, for an unknown name or "".
-
-    Args:
-        source: The file.
-        name: The name.
-        field: Path of the name in the file.
-    """
+    """Return the sampler of a job for a sampler's name in another tool; tpe, with a note, for an unknown name or ""."""
     fields = sampler(name)
     if fields is None:
         problem = f"{name!r} has no counterpart" if name else "is missing"
@@ -218,12 +212,9 @@ def categorical(values: list[Any]) -> dict[str, Any]:
 
 
 def trials(requested: int | None, sampler_fields: Mapping[str, Any], space: Mapping[str, Any]) -> int:
-    """Return the number of trials of a job: the requested number, but for a grid at most the number of its points.
+    """Return the number of trials of a job: the requested one, but for a grid at most the number of its points.
 
-    Args:
-        requested: Number in the file. None, or 0, for the default.
-        sampler_fields: Sampler of the job.
-        space: Space of the job.
+    None or 0 requests the default.
     """
     points = _count_points(space) if sampler_fields["name"] in ("grid", "bruteforce") else None
     if points is None:

@@ -131,12 +131,7 @@ def _conditional_nodes(tree: ast.Module, options: Collection[str]) -> set[ast.AS
 
 
 def is_search(call: ast.Call, imported: Mapping[str, str]) -> bool:
-    """Return whether a call may be that of a search of Optuna or another library.
-
-    Args:
-        call: The call.
-        imported: Full names of the objects that the file imports, by their names in it.
-    """
+    """Return whether a call may be that of a search of Optuna or another library."""
     return _is_method(call, "optimize") or _known_form(call, imported) is not None
 
 
@@ -227,15 +222,7 @@ class _Values:
 def _library_job(
     call: ast.Call, form: _SearchCall, calls: Sequence[ast.Call], values: _Values, notes: list[str]
 ) -> dict[str, Any]:
-    """Return the fields of the job for a search by another library than Optuna.
-
-    Args:
-        call: Call of the library.
-        form: Form of the call.
-        calls: Calls in the script.
-        values: Values of the script's variables.
-        notes: Remarks for the user; see `read`.
-    """
+    """Return the fields of the job for a search by another library than Optuna."""
     by_name = naming.arguments_by_name(call, *form.arguments)
     metric, direction = form.metric, form.direction
     if not direction:
@@ -265,13 +252,7 @@ def _bayes_opt_trials(maximize: ast.Call, values: _Values) -> int | None:
 
 
 def _trials(number: Any, notes: list[str], prefix: str = "") -> int:
-    """Return the number of trials that a script shows; for None or an impossible one the default, with a note.
-
-    Args:
-        number: The number.
-        notes: Remarks for the user; see `read`.
-        prefix: Beginning of the note.
-    """
+    """Return the number of trials that a script shows; for None or an impossible one the default, with a note."""
     if type(number) is int and number >= 1:
         return number
     default = search.DEFAULT_TRIALS
@@ -332,16 +313,7 @@ def _study_job(
     values: _Values,
     notes: list[str],
 ) -> dict[str, Any]:
-    """Return the fields of the job for the first function that a script passes to `study.optimize`.
-
-    Args:
-        tree: Tree of the script.
-        calls: Calls in it.
-        optimize_calls: Those of `study.optimize`.
-        name: Name of the script.
-        values: Values of its variables.
-        notes: Remarks for the user; see `read`.
-    """
+    """Return the fields of the job for the first function that a script passes to `study.optimize`."""
     optimize_arguments = naming.arguments_by_name(optimize_calls[0], "func", "n_trials")
     studies = _studies(tree, optimize_calls[0], calls)
     study_arguments = _study_arguments(studies[-1], values) if studies else {}
@@ -420,13 +392,6 @@ def _component(field: str, node: ast.expr, values: _Values, choices: Mapping[str
     """Return the fields of the job for a sampler or pruner of Optuna: `sampler` or `pruner`, and `seed` if it has one.
 
     {} for None, and for one that has no counterpart or cannot be read.
-
-    Args:
-        field: Field of the job, and argument of `create_study`: "sampler" or "pruner".
-        node: Value of that argument.
-        values: Values of the script's variables.
-        choices: Samplers or pruners of a job, by name.
-        notes: Remarks for the user. Those on parts that the fields lack are appended.
     """
     if _is_none(node):
         return {}

@@ -104,12 +104,7 @@ class Reader:
         return SpecError([Issue(("file",), reason, source=self._file_name, line=self._call.lineno)])
 
     def _data(self, node: ast.expr, field: Place) -> Any:
-        """Return the value of an expression as data. One that only a run would show becomes a mapping with its text.
-
-        Args:
-            node: The expression.
-            field: Path of the value in the data.
-        """
+        """Return the value of an expression as data. One that only a run would show becomes a mapping with its text."""
         self.lines.setdefault(field, node.lineno)
         self._count += 1
         if self._count > _MOST_NODES:

@@ -98,11 +98,6 @@ def _guess_objective(source: Source, program_text: str, direction: str) -> tuple
 
     It is the only metric on held-out data, or else the only loss or score, or else the only metric. It is "" if
     there is none of these.
-
-    Args:
-        source: The file, for notes.
-        program_text: Text of the program.
-        direction: Direction in the file, or its default.
     """
     names = logged_metrics(program_text)
     measures = [name for name in names if guess.is_measure(name)]
@@ -253,12 +248,7 @@ def _choices(source: Source, field: Place) -> list[Any]:
 
 
 def _program(source: Source, parameters: search.Parameters) -> dict[str, Any]:
-    """Return the fields of the job for the program: `script` or `command`, and `arguments`.
-
-    Args:
-        source: The file.
-        parameters: Parameters of the job.
-    """
+    """Return the fields of the job for the program: `script` or `command`, and `arguments`."""
     program = source.text("program").removeprefix("./")
     items = source.texts("command") or list(_DEFAULT_COMMAND)
     flags = parameters.arguments
@@ -298,13 +288,7 @@ def _program(source: Source, parameters: search.Parameters) -> dict[str, Any]:
 
 
 def _json_argument(source: Source, parameters: search.Parameters, field: Place) -> str:
-    """Return the argument for `${args_json}`: a JSON object with a placeholder for each parameter.
-
-    Args:
-        source: The file, for notes.
-        parameters: Parameters of the job.
-        field: Path of the argument in the file.
-    """
+    """Return the argument for `${args_json}`: a JSON object with a placeholder for each parameter."""
     # Values that show the type of each parameter: the fixed value, the choices, or 0 for a range of numbers.
     examples: dict[str, list[Any]] = {name: [value] for name, value in parameters.params.items()}
     examples |= {name: fields.get("choices", [0]) for name, fields in parameters.space.items()}

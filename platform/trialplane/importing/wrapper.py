@@ -84,10 +84,6 @@ def wrapped_call(text: str, shell_call: Call) -> Call | None:
 
     Its arguments are those in the shell script and those of the command line, and its positions are those of the shell
     script's call.
-
-    Args:
-        text: Text of the shell script.
-        shell_call: Its call in the command line.
     """
     call = launcher.find_call(_read_text(text, shell_call))
     if call is None or _ALL_ARGUMENTS not in call.arguments:
@@ -101,12 +97,7 @@ def wrapped_call(text: str, shell_call: Call) -> Call | None:
 
 
 def python_commands(text: str, shell_call: Call) -> list[str]:
-    """Return the Python commands that a shell script starts, as one types them where the shell script is called.
-
-    Args:
-        text: Text of the shell script.
-        shell_call: Its call in the command line.
-    """
+    """Return the Python commands that a shell script starts, as one types them where the shell script is called."""
     commands: dict[str, None] = {}  # a set in the order of the script
     for command, call in launcher.python_commands(_read_text(text, shell_call)).items():
         folder = os.path.normpath(PurePath(shell_call.folder, call.folder))
@@ -123,10 +114,6 @@ def only_sets_up(text: str, shell_call: Call) -> bool:
     """Return whether a shell script does nothing that its only Python command leaves out.
 
     Besides the command it may only set variables, change the folder, and print.
-
-    Args:
-        text: Text of the shell script.
-        shell_call: Its call in the command line.
     """
     script_text = _read_text(text, shell_call)
     for command in launcher.python_commands(script_text):  # `cd src && python train.py` becomes the harmless `echo`
@@ -148,12 +135,7 @@ def _read_text(text: str, shell_call: Call) -> str:
 
 
 def _read_lines(text: str, shell_call: Call) -> Iterator[str]:
-    """Yield the lines of a shell script that may run, with the values of arguments and variables in place of their names.
-
-    Args:
-        text: Text of the script.
-        shell_call: Its call.
-    """
+    """Yield the lines of a shell script that may run, with the values of arguments and variables in place of their names."""
     own_folder = PurePath(shell_call.script).parent.as_posix()
     words = list(shell_call.arguments)  # those that are left after `shift`
     branches: list[_Branches] = []  # those that are open at the current line, the innermost last
