@@ -140,27 +140,26 @@ def _command(call: Call) -> Command:
     verb, *words = call.arguments
     short, long = _OF_REPRO if verb == "repro" else _OF_EXPERIMENT
     try:
-        if "--" in words:
+        if "--" in words:  # which getopt would leave out
             raise getopt.GetoptError("option -- not recognized")
         pairs, targets = getopt.gnu_getopt(words, _SHORT + short, [*_LONG, long])
     except getopt.GetoptError as error:
         reason = errors.shortened(error.msg, 80)
         message = f"{reason}, so it is not read: name the stages to run, as in `dvc repro STAGE`"
         raise SpecError([Issue((f"dvc {verb}",), message)]) from error
-    # The pipeline and its stages.
-    file, names = FILE, []
-    for target in targets:  # train, models/dvc.yaml, models/dvc.yaml:train
-        path, _, name = target.rpartition(":")
-        if PurePath(name).name == FILE:
-            path, name = name, ""
-        file = path or file
-        names += [name] if name else []
-    # The values of parameters.
+    file, stage_names = FILE, []
+    for target in targets:
+        path, _, name = target.rpartition(":")  # train, or models/dvc.yaml:train
+        if PurePath(name).name == FILE:  # models/dvc.yaml
+            file = name
+        else:
+            file = path or file
+            stage_names.append(name)
     settings = [value for flag, value in pairs if flag in ("-S", "--set-param")]
     parameters = _set_parameters(settings)
     return Command(
         file=_join(call.folder, file),
-        targets=tuple(names),
+        targets=tuple(stage_names),
         is_alone=not {"-s", "--single-item"}.isdisjoint(flag for flag, _ in pairs),
         values=parameters.params,
         space=parameters.space,
@@ -623,7 +622,7 @@ class _Pipeline:
         option_names: Collection[str],
         in_command: Collection[str],
         options_by_file: Mapping[str, Sequence[Option]],
-        config: str,
+        rewritten_file: str,
     ) -> None:
         """Check that there are options, and that the parameters that the user's command sets have an effect.
 
@@ -631,7 +630,7 @@ class _Pipeline:
             option_names: Names of the options.
             in_command: Names of those that are placeholders in the command.
             options_by_file: Options of each file of parameters.
-            config: The file that trials rewrite.
+            rewritten_file: The file of parameters that trials rewrite.
         """
         if not option_names:
             remedy = (
@@ -643,17 +642,18 @@ class _Pipeline:
             listing_files = [
                 path for path, options in options_by_file.items() if name in {option.name for option in options}
             ]
-            if config == PARAMS and PARAMS in listing_files:
-                continue
-            # Its value may be in a command or a path; but -S cannot replace an item of a list, so that it stays there.
-            holding_files = [path for path, data in self._data.items() if _look(data, name) is not _MISSING]
+            if rewritten_file == PARAMS and PARAMS in listing_files:
+                continue  # trials write it into the file
+            # Its value may be in a command or a path, unless it is an item of a list, which -S does not replace there, or
+            # an interpolation takes it from another file.
             is_replaced = _look(self._data.get(PARAMS), name) == value
             is_interpolated = is_replaced and name in {*in_command, *self._literal_names, *self._path_names}
-            if is_interpolated and holding_files == [PARAMS]:
+            files_with_name = [path for path, data in self._data.items() if _look(data, name) is not _MISSING]
+            if is_interpolated and files_with_name == [PARAMS]:
                 continue
             if PARAMS in listing_files or is_interpolated:
                 remedy = f"write the value into {PARAMS}, and drop -S"
-                reason = f"trials rewrite one file of parameters, which is {config}: {remedy}"
+                reason = f"trials rewrite one file of parameters, which is {rewritten_file}: {remedy}"
             else:
                 reason = f"no stage of the job has this parameter; {errors.nearest(name, option_names)}".rstrip("; ")
             self._issues.append(Issue(("-S", name), reason))
@@ -812,22 +812,19 @@ def _listed_names(items: Any, folder: str) -> dict[str, list[str]]:
     return names_by_file
 
 
-def _stages_before(stages: Iterable[_Stage]) -> dict[str, list[str]]:
-    """Return the names of the stages on which each stage depends, by its name: those that write what it reads."""
-    by_out: dict[str, dict[str, None]] = {}  # sets in the order of the file
-    by_folder: dict[str, dict[str, None]] = {}  # folder above an output → stages that write the output
-    for stage in stages:
-        for out in stage.outs:
-            by_out.setdefault(out, {})[stage.name] = None
-            for folder in _parents(out):
-                by_folder.setdefault(folder, {})[stage.name] = None
+def _stages_before(stages: Collection[_Stage]) -> dict[str, list[str]]:
+    """Return the names of the stages on which each stage depends, by its name: those that write what it reads.
+
+    It reads an output, a folder above one, or a file in one.
+    """
     before: dict[str, list[str]] = {}
     for stage in stages:
-        names: dict[str, None] = {}
-        for dep in dict.fromkeys(stage.deps):
-            names |= by_folder.get(dep, {})
-            for path in (dep, *_parents(dep)):
-                names |= by_out.get(path, {})
-        # A template is refused, and the folders of its files may seem to be in a cycle.
-        before[stage.name] = [] if stage.template else [name for name in names if name != stage.name]
+        paths_read = {path for dep in stage.deps for path in (dep, *_parents(dep))}
+        before[stage.name] = [
+            other.name
+            for other in stages
+            if other is not stage
+            and not stage.template  # which is refused, and the folders of its files may seem to be in a cycle
+            and any(out in paths_read or not set(_parents(out)).isdisjoint(stage.deps) for out in other.outs)
+        ]
     return before

@@ -422,8 +422,8 @@ def parse_command_line(
     """
     if loops := _loop_values(text):  # typed as `for lr in 0.1 0.01; do python train.py --lr $lr; done`
         return _loop_script(text, PurePath("command"), loops)
-    passes_arguments = call is not None and bool(SHELL_SYNTAX.search(text))
-    if call is not None and passes_arguments:  # the shell gets the further arguments, and passes them on as "$@"
+    starts_shell = SHELL_SYNTAX.search(text) is not None
+    if call is not None and starts_shell:  # the shell gets the further arguments, and passes them on as "$@"
         text = f'{text[: call.end]} "$@"{text[call.end :]}'
     command, options = number_placeholders(text, convert=_with_placeholders)
     for name, default in _NAMED.findall(text):
@@ -431,7 +431,7 @@ def parse_command_line(
     if not options and not config and call is None:
         raise no_parameters_error(text, started_commands)
     words = ["bash", "-c", command] if SHELL_SYNTAX.search(command) else _split_words(command)
-    if passes_arguments:
+    if call is not None and starts_shell:
         words.append("bash")  # $0 of the shell, which comes before the arguments of "$@"
     if re.match(r"\w+=", words[0]):  # an assignment before the program, which only `env` understands without a shell
         words = ["env", *words]
@@ -515,7 +515,7 @@ def with_variables(command: Script, options: Sequence[Option]) -> Script:
             assignments.append(f"{option.name}={{{option.name}}}")
         variables.append(option)
     if assignments:
-        words = ["env", *assignments, *words[words[:1] == ["env"] :]]
+        words = ["env", *assignments, *(words[1:] if words[0] == "env" else words)]
     return dataclasses.replace(command, command=tuple(words), options=(*command.options, *variables))
 
 
@@ -572,11 +572,10 @@ def _loop_values(text: str) -> dict[str, tuple[Any, ...]]:
     for name, values_text in _LOOP.findall("\n".join(lines)):
         if array := _ARRAY_VALUES.fullmatch(values_text):  # "${rates[@]}"
             values_text = arrays.get(array[1], values_text)
-        elif (limits := _RANGE.fullmatch(values_text)) is not None:  # {1..5}
-            numbers = [int(number) for number in limits.groups() if number is not None]
-            first = 1 if len(numbers) == 1 else numbers[0]  # $(seq 5) begins at 1
-            end = min(numbers[-1] + 1, first + _MOST_VALUES)
-            values_text = " ".join(map(str, range(first, end)))
+        elif (limits := _RANGE.fullmatch(values_text)) is not None:  # {1..5}, or $(seq 5), which begins at 1
+            *first, last = [int(number) for number in limits.groups() if number is not None]
+            numbers = range(first[0] if first else 1, last + 1)
+            values_text = " ".join(map(str, numbers[:_MOST_VALUES]))
         values_text = with_variable_values(values_text, variables)
         if set(values_text) & set("$*{}`"):  # only the shell knows the values
             return {}
@@ -651,13 +650,14 @@ def secret_notes(text: str, in_command: Mapping[str, str] = MappingProxyType({})
     """Yield a remark on each secret in the text of a file, which is uploaded with the job.
 
     Args:
-        text: Text of the file.
+        text: The text.
         in_command: Secrets of the command that is made of it, by the environment variable from which it reads each one.
     """
-    names = {secret: name for name, secret in credentials.extract(text)[1].items()}  # those in the text
-    command_variables = {secret: variable for variable, secret in in_command.items()}
-    for secret, variable in {**names, **command_variables}.items():
-        name = names.get(secret, variable)
+    _, in_text = credentials.extract(text)
+    name_by_secret = {secret: name for name, secret in in_text.items()}
+    variable_by_secret = name_by_secret | {secret: variable for variable, secret in in_command.items()}
+    for secret, variable in variable_by_secret.items():
+        name = name_by_secret.get(secret, variable)
         yield (
             f"sets {name}, which looks like a secret, and the file is uploaded with the job: remove it there, and type "
             f"`export {variable}=…` before `platform submit`"

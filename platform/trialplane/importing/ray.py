@@ -208,7 +208,7 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, _Paths]:
     for call in calls[1:]:
         source.note(f"only the first search in the file is taken; that of line {call.lineno} is not")
     paths = _TUNER if naming.last(calls[0].func) == "Tuner" else _RUN
-    for call_field in ((), paths.settings, ("run_config",)):
+    for call_field in ((), paths.settings, ("run_config",)):  # of tune.Tuner, tune.TuneConfig and tune.RunConfig
         source.mark_read(*call_field, CALL)
     return source, paths
 

@@ -153,23 +153,23 @@ class _Values:
 
     def __init__(self, tree: ast.Module, calls: Sequence[ast.Call], arguments: Sequence[str]) -> None:
         self._flags = dict(flags.defaults(calls)) | dict(flags.typed(arguments, calls))
-        self._assigned: dict[str, ast.expr | None] = {}  # None for a name with several values
-        # Arguments of the functions that search.
+        self._work = constants.Work()
+        self._pending: set[str] = set()  # names whose values are being evaluated
+        # Arguments of the functions that search. click and fire pass flags as such arguments.
         imported = naming.imported(tree)
         search_calls = {call for call in calls if is_search(call, imported)}
+        function_arguments: dict[str, ast.expr] = {}
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and not search_calls.isdisjoint(ast.walk(node)):
-                self._assigned |= naming.argument_values(node, calls)
-        self._assigned |= self._flags  # click and fire pass flags as arguments of the function
-        # Variables, also of functions: the user sees the values in job.yaml.
-        assigned_once: dict[str, ast.expr | None] = {}
+                function_arguments |= naming.argument_values(node, calls)
+        # Variables, also of functions: the user sees the values in job.yaml. None for one with several values.
+        variables: dict[str, ast.expr | None] = {}
         for assignment in (node for node in ast.walk(tree) if isinstance(node, ast.Assign)):
             for target in assignment.targets:
                 if isinstance(target, ast.Name):
-                    assigned_once[target.id] = None if target.id in assigned_once else assignment.value
-        self._assigned |= assigned_once | dict.fromkeys(naming.augmented(tree))
-        self._work = constants.Work()
-        self._pending: set[str] = set()  # names whose values are being evaluated
+                    variables[target.id] = None if target.id in variables else assignment.value
+        variables |= dict.fromkeys(naming.augmented(tree))
+        self._assigned: dict[str, ast.expr | None] = {**function_arguments, **self._flags, **variables}
 
     def value(self, node: ast.expr | None) -> Any:
         """Return the number, text, boolean, list or dict that an expression stands for; None if its value is unknown."""

@@ -111,9 +111,9 @@ def python_commands(text: str, shell_call: Call) -> list[str]:
 
 
 def only_sets_up(text: str, shell_call: Call) -> bool:
-    """Return whether a shell script does nothing that its only Python command leaves out.
+    """Return whether a job can run the Python command of a shell script in place of the script.
 
-    Besides the command it may only set variables, change the folder, and print.
+    Besides the command, the script may then only set variables, change the folder, and print.
     """
     script_text = _read_text(text, shell_call)
     for command in launcher.python_commands(script_text):  # `cd src && python train.py` becomes the harmless `echo`
