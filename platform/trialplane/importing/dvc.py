@@ -659,10 +659,11 @@ class _Pipeline:
             self._issues.append(Issue(("-S", name), reason))
 
     def _metric_files(self, stages: Sequence[_Stage]) -> tuple[str, ...]:
-        """Return the metrics of the last stage that has some."""
+        """Return the paths of the metrics of the last stage that has some, or else of those that no stage writes."""
         for stage in reversed(stages):
-            if files := dict.fromkeys((*stage.metrics, *self._metrics.get(stage.name, ()))):
-                return tuple(path if PurePath(path).suffix else f"{path}/*" for path in files)
+            paths = dict.fromkeys((*stage.metrics, *self._metrics.get(stage.name, ())))
+            if paths:
+                return tuple(path if PurePath(path).suffix else f"{path}/*" for path in paths)  # all files of a folder
         return tuple(self._metrics.get("", ()))
 
     def _note_stages(self, stages: Sequence[_Stage], names: Collection[str]) -> None:
@@ -711,10 +712,9 @@ def _parents(path: str, separator: str = "/") -> Iterator[str]:
 
 def _look(data: Any, name: str) -> Any:
     """Return the value with a dotted name in nested mappings and lists; `_MISSING` if there is none."""
-    for key in name.split("."):
-        key = key.strip()
-        if isinstance(data, dict) and name in data:
-            return data[name]  # of a Python file
+    if isinstance(data, dict) and name in data:  # the names of values in a Python file are dotted themselves
+        return data[name]
+    for key in map(str.strip, name.split(".")):
         if isinstance(data, dict) and key in data:
             data = data[key]
         elif isinstance(data, list) and key.isdecimal() and int(key) < len(data):  # layers.0

@@ -720,7 +720,7 @@ def made_command(command: str, makefile: str) -> RecipeCommand:
         command: Command line.
         makefile: Text of the Makefile; "" without one.
     """
-    match = _MAKE.fullmatch(command)
+    match = _MAKE.fullmatch(command)  # with the groups `PYTHONPATH=src ` and ` train CONFIG=a.yaml`
     if match is None or not makefile or has_parameters(command):
         return RecipeCommand()
     words = _split_words(match["words"])
@@ -867,16 +867,12 @@ def _read_shell_script(text: str, file: PurePath) -> tuple[list[Option], list[st
     """
     by_position: dict[int, Option] = {}
     for name, position, default in _ARGUMENT.findall(text):
-        if int(position) > 0:
-            by_position.setdefault(int(position), _option(name, default, required=not default))
-    positional = [by_position[index] for index in range(1, len(by_position) + 1) if index in by_position]
-    positional_names = {option.name for option in positional}
-    defaults = _first_values(_VARIABLE.findall(text))
-    variables = [
-        _option(name, default)
-        for name, default in defaults.items()
-        if name not in positional_names and not name.isdigit()  # ${1:-0.1} is an argument
-    ]
+        by_position.setdefault(int(position), _option(name, default, required=not default))
+    # Those from $1 on without a gap.
+    positional = [by_position[index] for index in itertools.takewhile(by_position.__contains__, itertools.count(1))]
+    excluded_names = {option.name for option in positional}
+    defaults = {name: default for name, default in _first_values(_VARIABLE.findall(text)).items() if not name.isdigit()}
+    variables = [_option(name, default) for name, default in defaults.items() if name not in excluded_names]
     command = ["env", *(f"{option.name}={{{option.name}}}" for option in variables)] if variables else []
     command += ["sh" if re.match(r"#!\S*(?:/|env )sh\b", text) else "bash", file.name]
     return [*variables, *positional], [*command, *(f"{{{option.name}}}" for option in positional)]

@@ -252,8 +252,8 @@ def _trials(
     """Return the number of trials of the job. One of Ray's samples is a trial at each point of the grids."""
     samples = source.integer(*samples_field)
     is_unlimited = source.look(*samples_field) is not None and (samples is None or samples < 1)  # -1 stands for no limit
-    points = math.prod(map(len, grid_values))
-    requested = None if is_unlimited and not grid_values else max(1, samples or 1) * points
+    points = math.prod(map(len, grid_values))  # 1 without a grid
+    requested = 0 if is_unlimited and not grid_values else max(1, samples or 1) * points  # 0 stands for the default
     trials = search.trials(requested, sampler, space)
     if is_unlimited:
         source.note(f"is unlimited there, or not known, but a study must end: trials is {trials}", *samples_field)

@@ -78,7 +78,7 @@ class Reader:
         self._flags = dict(flags.defaults(calls))  # `x` of `args.x` → the default
         self._module_names = module_names(tree)
         self._assignments = tune_partial.assignments(ast.walk(tree))
-        for node in tree.body:
+        for node in tree.body:  # the arguments of the function around the call, which are in no block
             if isinstance(node, ast.FunctionDef) and call in ast.walk(node):
                 for name, value in naming.argument_values(node, calls).items():
                     argument = tune_partial.Assignment(block=-1, line=node.lineno, value=value)

@@ -35,6 +35,7 @@ class Assignment(NamedTuple):
 def assignments(nodes: Iterable[ast.AST]) -> dict[str, list[Assignment]]:
     """Return the assignments in the blocks of some statements, such as a file or a function, by the assigned name."""
     by_name: dict[str, list[Assignment]] = {}
+    # Blocks such as those of a function, of `if`, and of `else`. The body of a lambda is an expression.
     blocks = [getattr(node, attribute, None) for node in nodes for attribute in ("body", "orelse", "finalbody")]
     for number, block in enumerate(blocks):
         for statement in block if isinstance(block, list) else ():

@@ -11,7 +11,7 @@ import fnmatch
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from trialplane.importing import launcher
@@ -130,40 +130,42 @@ def _sets_known_value(line: str) -> bool:
 
 
 def _read_text(text: str, shell_call: Call) -> str:
-    """Return the lines of a shell script that may run, see `_read_lines`."""
-    return "\n".join(_read_lines(text, shell_call))
-
-
-def _read_lines(text: str, shell_call: Call) -> Iterator[str]:
-    """Yield the lines of a shell script that may run, with the values of arguments and variables in place of their names."""
+    """Return the lines of a shell script that may run, with the values of arguments and variables in place of names."""
     own_folder = PurePath(shell_call.script).parent.as_posix()
     words = list(shell_call.arguments)  # those that are left after `shift`
     branches: list[_Branches] = []  # those that are open at the current line, the innermost last
     variables: dict[str, str] = {}
+    lines = []
     for raw_line in launcher.shell_lines(_KEYWORD.sub(_on_own_line, text)):
         line = _with_arguments(_OWN_FOLDER.sub(own_folder, raw_line), words)
-        line = launcher.with_variable_values(line, variables)
-        # The branches at this line.
-        if re.match(r"\s*if\b", line):
-            branches.append(_Branches(is_case=False).next(_is_true(line)))
-        elif (case := _CASE.match(line)) is not None:
-            branches.append(_Branches(is_case=True, word=case[1], may_run=False))  # until its first pattern
-        elif branches and re.match(r"\s*(?:fi|esac)\b", line):
-            branches.pop()
-        elif branches and not branches[-1].is_case and re.match(r"\s*(?:elif|else)\b", line):
-            branches[-1] = branches[-1].next(_is_true(line) if "elif" in line else True)
-            continue
-        elif branches and branches[-1].is_case and (pattern := _PATTERN.match(line)) is not None:
-            branches[-1] = branches[-1].next(_matches(branches[-1].word, pattern[1]))
-            line = pattern[2]  # the command that follows the pattern in the same line
-        # Its effect on the lines behind it.
+        line = _follow_branches(launcher.with_variable_values(line, variables), branches)
         if not all(branch.may_run for branch in branches):
             continue
         if (shift := _SHIFT.match(line)) is not None:
             words = words[int(shift[1] or 1) :]
         elif (assignment := launcher.assignment(line)) is not None:
             variables[assignment.name] = assignment.value
-        yield re.sub(r";;\s*$", "", _with_all_arguments(line, words))  # `;;` ends a branch of a `case`
+        lines.append(re.sub(r";;\s*$", "", _with_all_arguments(line, words)))  # `;;` ends a branch of a `case`
+    return "\n".join(lines)
+
+
+def _follow_branches(line: str, branches: list[_Branches]) -> str:
+    """Open, change or close the branches at a line of a shell script. Return the line without the beginning of a branch."""
+    innermost = branches[-1] if branches else _Branches(is_case=False)
+    case, pattern = _CASE.match(line), _PATTERN.match(line)
+    if re.match(r"\s*if\b", line):
+        branches.append(_Branches(is_case=False).next(_is_true(line)))
+    elif case is not None:
+        branches.append(_Branches(is_case=True, word=case[1], may_run=False))  # until its first pattern
+    elif branches and re.match(r"\s*(?:fi|esac)\b", line):
+        branches.pop()
+    elif branches and not innermost.is_case and re.match(r"\s*(?:elif|else)\b", line):
+        branches[-1] = innermost.next(_is_true(line) if "elif" in line else True)
+        return ""
+    elif innermost.is_case and pattern is not None:  # train) python train.py
+        branches[-1] = innermost.next(_matches(innermost.word, pattern[1]))
+        return pattern[2]
+    return line
 
 
 def _on_own_line(match: re.Match[str]) -> str:
