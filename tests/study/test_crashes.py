@@ -137,7 +137,10 @@ def test_a_run_that_is_interrupted_as_it_is_recorded_has_ended(study: Study, num
     wait_until(lambda: not alive(exporter), "the exporter is gone, too")
     run.resume()
     status = run.wait(600)
-    assert (status.state, status.unrecorded, status.mlflow) == (RunState.SUCCEEDED, False, "")
+    while "(it is slow)" in status.reason:  # on a busy machine an exporter imports MLflow for longer than a run waits
+        run.resume()
+        status = run.wait(600)
+    assert (status.state, status.unrecorded, status.mlflow) == (RunState.SUCCEEDED, False, ""), status.reason
     study.check_exact(2, logged=False)
 
 
