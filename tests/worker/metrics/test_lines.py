@@ -169,9 +169,26 @@ def test_a_metric_that_the_job_names_is_not_that_of_the_training_set_behind_its_
 
 
 @pytest.mark.parametrize(
+    ("line", "step", "metrics"),
+    [
+        ("INFO:root:evaluation metric in 20 epoch: 0.15", 20, {"evaluation_metric": 0.15}),
+        ("Cost after iteration 100: 0.693", 100, {"Cost": 0.693}),
+        ("Validation loss at epoch 3 = 0.5", 3, {"val_loss": 0.5}),
+        ("Train loss after 2 epochs: 0.3, Val loss after 2 epochs: 0.4", 2, {"train_loss": 0.3, "val_loss": 0.4}),
+        ("Loss after iteration 7: nan", 7, {"Loss": math.nan}),
+        ("Saved model at epoch 3: 5 files", 3, {}),
+    ],
+)
+def test_a_step_may_stand_between_a_name_and_its_value(line: str, step: int, metrics: dict[str, float]) -> None:
+    found = lines.LineParser((), Names(("val_loss",))).parse(line)
+    assert found.step == step
+    assert found.metrics == pytest.approx(metrics, nan_ok=True)
+
+
+@pytest.mark.parametrize(
     ("line", "metrics"),
     [
-        ("  test metric: [4.13e-02]", {"test metric": 0.0413, "test_metric": 0.0413}),
+        ("  test metric: [4.13e-02]", {"test metric": 0.0413}),
         ("loss: tensor([0.25]) mae=[ 2. ] mse: [nan", {"loss": 0.25, "mae": 2.0}),
         ("  test metric: []", {}),
         ("  test metric: [4.13e-02, 1.0e-01]", {}),

@@ -7,6 +7,7 @@ Pure: text in, numbers out. Without a pattern of the job, these are metrics:
   `overall.f1`. A job that names `f1` gets the outermost of them, and of several the first that is not one of training;
 - a metric that the job names, in any spelling: `val_loss` also in `val loss 2.1` and `Val Loss = 2.1`, `accuracy` in
   `0.98 accuracy` and `Accuracy on the 100 images: 54 %`;
+- a value after its step: `Cost after iteration 100: 0.7`;
 - a fraction, as its value: `accuracy: 9870/10000`; a list of one fraction: `accuracy: [0.9]`;
 - a row of a table whose header has a metric that the job names: `epoch  train_loss  valid_acc`, and below it numbers; with
   a rule below the header, as `-----  ----------`, names may have spaces, and cells may be empty;
@@ -42,6 +43,12 @@ _STEP_SPELLINGS = {"global_step": ("global step", "global_step"), **{name: (name
 _COUNT = re.compile(r"[\"']?\s*+(?:[:=#]\s*+)?(?:[\[(]\s*+)?(\d{1,15}(?:\.\d{1,15})?)(?!\w|\.\d)")
 _TOTAL = re.compile(r"\s*+/\s*+(\d{1,15})")
 _BRACKETS = re.compile(r"\s*+\[(\d{1,15})(?:/\d{1,15})?\]")
+# A step between a metric's name and its decimal value: `Cost after iteration 100: 0.7`, `training loss in 20 epochs: 1.4`.
+_STEP_BEFORE_VALUE = re.compile(
+    rf"\s(?:at|after|in|on|for)\s+(?:({'|'.join(STEPS)})\s+(\d{{1,15}})|(\d{{1,15}})\s+({'|'.join(STEPS)})s?)"
+    r"\s*(?=[:=]\s*(?:[-+]?\d*\.\d|nan\b|[-+]?inf\b))",
+    re.IGNORECASE,
+)
 _NUMERIC = re.compile(r"\d|[nN][aA][nN]|[iI][nN][fF]")
 _DIGITS = re.compile(r"\d")
 _SWITCH = re.compile(r"[:=] ?(?:[Tt]rue|[Ff]alse|None|null)\b")
@@ -113,6 +120,7 @@ class LineParser:
             return LineMetrics(step=None, metrics={})
         if self._patterns:
             return self._names.split_record(dict(_pattern_pairs(self._patterns, line)))
+        line = _with_step_last(line)
         if line.lstrip().startswith("{") and (record := objects.json_numbers(line)) is not None:
             return self._record_metrics(record, line)
         if (averages := _AVERAGES.match(line)) is not None:
@@ -168,6 +176,15 @@ def _shortened(line: str) -> str:
         return line
     end = line[-LONGEST_LINE:]
     return _DIGITS.sub("x", end[: mlflow_names.LONGEST]) + end[mlflow_names.LONGEST :]
+
+
+def _with_step_last(line: str) -> str:
+    """Return `Cost: 0.7 (iteration 100)` for `Cost after iteration 100: 0.7`, and other lines as they are."""
+    match = _STEP_BEFORE_VALUE.search(line)
+    if match is None:
+        return line
+    name, number_after, number_before, name_after = match.groups()
+    return f"{_STEP_BEFORE_VALUE.sub('', line)} ({name or name_after} {number_after or number_before})"
 
 
 def _pattern_pairs(patterns: Sequence[re.Pattern[str]], line: str) -> Iterator[tuple[str, float]]:

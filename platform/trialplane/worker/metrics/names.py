@@ -67,7 +67,8 @@ class Names:
     """
 
     def __init__(self, requested: Collection[str], step: str = "") -> None:
-        self.requested = {name.lower(): name for name in requested}
+        # `Test accuracy` is found as `test_accuracy` too.
+        self.requested = {key: name for name in requested for key in (name.lower(), name.lower().replace(" ", "_"))}
         self.ambiguous: dict[str, tuple[str, ...]] = {}
         # Of each name of several words: the name, its last word, and the expression that finds it at the end of a text.
         self._long_names = [

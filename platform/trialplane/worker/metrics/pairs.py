@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trialplane.worker.metrics.headings import DATA_SET, Heading, data_set_at, is_data_set
-from trialplane.worker.metrics.names import STEPS, Names, spelling
+from trialplane.worker.metrics.names import Names, spelling
 from trialplane.worker.metrics.numerals import CALL_PREFIX, LIST_PREFIX, NUMBER, NUMBER_END
 
 _PAIR = re.compile(
@@ -170,13 +170,12 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
     name_pattern = spelling(name)
     if not name_pattern:
         return ()
-    # Between the name and its value: other words and a sign as `:`, or `on the 100 images:`, or `at step 20:`, or `is`, or
+    # Between the name and its value: other words and a sign as `:`, or `on the 100 images:`, or `is`, or
     # `AVG`, or `->`, or `has been updated to`, or `improved from 0.4 to`, or `decreased (0.4 -->`,
     # or nothing.
     between = (
         r"(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]"
         # Only before a decimal number: `loss average 10 batches` has none.
-        rf"|\s+(?:at|after|in)\s+(?:{'|'.join(STEPS)})\s+\d{{1,15}}\s*+[:=](?=\s*+[-+]?\d*\.\d)"
         r"|\s+(?:avg|average|mean|score|value)\b(?=\s*+[-+]?\d*\.\d)|\s*+is\b|\s*+->"
         r"|(?:\s+(?:has|have|was|were|is|been)){0,2}\s+(?:updated|improved|increased|decreased|reduced|dropped|changed)"
         rf"(?:(?:\s+from\s+{NUMBER}\s?%?)?\s+to(?=\s)|\s+\({NUMBER}\s*+-+>))?"
