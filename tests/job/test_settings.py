@@ -46,6 +46,16 @@ VALUES: dict[str, Any] = {
 }
 
 
+def test_mappings_of_a_list_are_named_by_their_index() -> None:
+    text = "layers: [\n  {'size': 64, 'dropout': 0.5},\n  {'size': 10, 'dropout': 0.0}]\nstages:\n- lr: 1\n- lr: 2\nodd: [{}, 1]\n"
+    values = settings.values(text, "a.yaml")
+    assert values["layers.1.dropout"] == 0
+    assert values["stages.0.lr"] == 1
+    assert values["odd"] == [{}, 1]
+    replaced = settings.replace_values(text, {"layers.0.dropout": 0.25, "stages.1.lr": 3}, "a.yaml")
+    assert replaced == text.replace("0.5", "0.25").replace("lr: 2", "lr: 3")
+
+
 def test_json_may_have_comments_and_tabs() -> None:
     text = '{\n\t"url": "a://b/*c*/", // its "lr": 2\n\t/* the\n\trate */ "lr": 1e-3,\n\t"sizes": [1, // one\n\t2]\n}\n/*'
     assert settings.values(text, "a.json") == {"url": "a://b/*c*/", "lr": 0.001, "sizes": [1, 2]}

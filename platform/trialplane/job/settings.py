@@ -307,6 +307,8 @@ def _python_spans(text: str) -> Iterator[tuple[str, Span]]:
 def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int]) -> Iterator[tuple[str, Span]]:
     """Yield the dotted name and the position of each value in YAML or JSON that is not a mapping.
 
+    In a list of mappings, these have their index as name: `layers.0.dropout`. Other lists are values.
+
     An alias (`*name`) is left out: it refers to a value elsewhere, and has no text that could be replaced.
 
     Args:
@@ -321,8 +323,12 @@ def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int
             continue
         visited.add(id(value))
         name = f"{prefix}{key.value}"
-        if isinstance(value, yaml.MappingNode) and value.value:  # an empty mapping, {}, is a value
+        if _has_items(value):  # an empty mapping, {}, is a value
             yield from _yaml_spans(value, prefix=f"{name}.", text=text, visited=visited)
+            continue
+        if isinstance(value, yaml.SequenceNode) and value.value and all(map(_has_items, value.value)):
+            for index, item in enumerate(value.value):
+                yield from _yaml_spans(item, prefix=f"{name}.{index}.", text=text, visited=visited)
             continue
         start, end = value.start_mark.index, value.end_mark.index
         if isinstance(value, yaml.SequenceNode) and not value.flow_style:
@@ -332,6 +338,11 @@ def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int
             start = anchor.end()  # keep the anchor, which aliases need
         # PyYAML's end of a list below its key or of a text in several lines includes the line breaks after it.
         yield name, (start, start + len(text[start:end].rstrip()))
+
+
+def _has_items(node: yaml.Node) -> bool:
+    """Return whether a node is a mapping that is not empty."""
+    return isinstance(node, yaml.MappingNode) and bool(node.value)
 
 
 def _yaml_text(value: Any) -> str:
