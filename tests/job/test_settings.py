@@ -47,7 +47,7 @@ VALUES: dict[str, Any] = {
 
 
 def test_mappings_of_a_list_are_named_by_their_index() -> None:
-    text = "layers: [\n  {'size': 64, 'dropout': 0.5},\n  {'size': 10, 'dropout': 0.0}]\nstages:\n- lr: 1\n- lr: 2\nodd: [{}, 1]\n"
+    text = "layers: [\n  {'dropout': 0.5},\n  {'dropout': 0.0}]\nstages:\n- lr: 1\n- lr: 2\nodd: [{}, 1]\n"
     values = settings.values(text, "a.yaml")
     assert values["layers.1.dropout"] == 0
     assert values["stages.0.lr"] == 1
