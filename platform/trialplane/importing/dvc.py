@@ -415,10 +415,10 @@ class _Pipeline:
         return tuple(path for path in paths if path != ".")
 
     def _filled(self, text: str, values_for_names: Sequence[Mapping[str, Any]], *, number_text: str = "") -> str:
-        """Return a path with the values of its interpolations; those without a value stay. See `_paths`."""
+        """Return a path with the values of its interpolations, see `_paths`, and remember their names in `_path_names`."""
 
         def value_of(match: re.Match[str]) -> str:
-            """Return the text of a value."""
+            """Return the text in place of an interpolation; one without a number or a text stays."""
             name = _interpolated_name(match)
             value = _find(values_for_names, name)
             if value is _MISSING or isinstance(value, (dict, list)):
@@ -584,12 +584,12 @@ class _Pipeline:
         if value is _MISSING or isinstance(value, list):
             self._refuse_interpolation(stage, match[0], name, value)
             return ""
-        following = match.string[match.end() : match.end() + 1]
+        next_character = match.string[match.end() : match.end() + 1]
 
         def value_text(key: str, leaf: Any) -> str:
-            """Return the text of the value, or of one of the values in a mapping."""
+            """Return the text of the value, or of one in a mapping: a variable of the shell, a placeholder, or itself."""
             if credentials.is_secret(key, leaf):
-                return credentials.reference(key, leaf, self._secrets, quote=quote, following=following)
+                return credentials.reference(key, leaf, self._secrets, quote=quote, following=next_character)
             return self._placeholder(key, leaf, options)
 
         if not isinstance(value, dict):

@@ -317,17 +317,6 @@ def _study_job(
     optimize_arguments = naming.arguments_by_name(optimize_calls[0], "func", "n_trials")
     studies = _studies(tree, optimize_calls[0], calls)
     study_arguments = _study_arguments(studies[-1], values) if studies else {}
-    # The objectives.
-    alternatives = {_directions(call, values) for call in studies}
-    directions = alternatives.pop() if len(alternatives) == 1 else (None,)
-    if None in directions:
-        notes.append("direction: only running the script would show it, so it is minimize; write `objective` into job.yaml")
-    metrics = ["value"] if len(directions) == 1 else [f"value_{index}" for index in range(len(directions))]
-    objectives = [
-        {"metric": metric, "direction": direction or "minimize"}
-        for metric, direction in zip(metrics, directions, strict=True)
-    ]
-    # The function of a trial.
     stem = PurePath(name).stem
     importable_names = _importable_names(tree)
     function = optimize_arguments.get("func")
@@ -335,7 +324,7 @@ def _study_job(
     job: dict[str, Any] = {
         "kind": "hpo",
         "entrypoint": f"optuna:{stem}:{ast.unparse(function)}" if is_importable and function else "",
-        **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
+        **_objectives(studies, values, notes),
         # A pruner matters only if trials ask it. Without one of the script's own, it is asha: Optuna's default finds less.
         **({"pruner": "asha"} if any(_is_method(call, "should_prune") for call in calls) else {}),
         "trials": _trials(values.value(optimize_arguments.get("n_trials")), notes, prefix="n_trials: "),
@@ -354,14 +343,25 @@ def _study_job(
         job["enqueue"] = points
     if "storage" in study_arguments:
         notes.append("storage: a run has a ledger; `platform export` writes it as an Optuna study")
-    # Further searches, by the text of their function.
-    lines = {ast.unparse(call.args[0]): call.lineno for call in optimize_calls[1:] if call.args}
     taken = ast.unparse(function) if function is not None else ""
+    lines = {ast.unparse(call.args[0]): call.lineno for call in optimize_calls[1:] if call.args}  # of further functions
     for other, line in lines.items():
         if other != taken:
             remedy = f"; for that one: --set entrypoint=optuna:{stem}:{other}" if other in importable_names else ""
             notes.append(f"only the first search, of {taken}, is taken, and not that of {other} (line {line}){remedy}")
     return job
+
+
+def _objectives(studies: Sequence[ast.Call], values: _Values, notes: list[str]) -> dict[str, Any]:
+    """Return the field `objective`, or `objectives`, of the job for the calls that may create its study."""
+    alternatives = {_directions(call, values) for call in studies}
+    directions = alternatives.pop() if len(alternatives) == 1 else (None,)
+    if None in directions:
+        notes.append("direction: only running the script would show it, so it is minimize; write `objective` into job.yaml")
+    words = [direction or "minimize" for direction in directions]
+    if len(words) == 1:
+        return {"objective": {"metric": "value", "direction": words[0]}}
+    return {"objectives": [{"metric": f"value_{index}", "direction": word} for index, word in enumerate(words)]}
 
 
 def _importable_names(tree: ast.Module) -> set[str]:

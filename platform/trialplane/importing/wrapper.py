@@ -73,7 +73,7 @@ def _shell_call(words: Sequence[str]) -> Call | None:
     """Return the call of a shell script in the words of a simple command; None if it starts another program."""
     for index, word in enumerate(words):
         follows_shell = index > 0 and _SHELL.fullmatch(words[index - 1])  # `bash train.sh`
-        is_program = "/" in word if index == 0 else word.startswith("./")
+        is_program = "/" in word if index == 0 else word.startswith("./")  # tools/train.sh, env LR=0.1 ./train.sh
         if word.endswith(settings.SHELLS) and (follows_shell or is_program):
             return Call(os.path.normpath(word), arguments=tuple(words[index + 1 :]))
     return None
