@@ -164,6 +164,7 @@ def _refuse_modules_above(
     entries = list(filter(None, call.variables.get("PYTHONPATH", "").split(os.pathsep)))
     absolute_roots = {os.path.realpath(entry) for entry in entries if entry.startswith("/")}
     relative_roots = [Path(os.path.realpath(Path(call.folder, entry))) for entry in entries if not entry.startswith("/")]
+    # Of these, only folders with modules that are not found otherwise are needed.
     missing_modules = script_folder.missing_modules(Path(call.folder, call.script)) if relative_roots else ()
     needed_roots = [root for root in relative_roots if any(script_folder.has_module(root, name) for name in missing_modules)]
     for root in (*roots, *needed_roots):

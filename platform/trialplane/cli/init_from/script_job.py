@@ -237,7 +237,7 @@ def build(
         },
         comments=_comments(name, parsed_script),
         preload=_preloaded_modules(parsed_script),
-        uses_wandb=_imports_wandb(parsed_script),
+        uses_wandb=any(module.partition(".")[0] == "wandb" for module in parsed_script.modules),
         in_file=parsed_script.in_file,
         monitored=guess.monitored(declared.options),
         shared_paths=parsed_script.shared_paths,
@@ -255,16 +255,12 @@ def _single_item(default: Any) -> Any:
 
 def _further_space(options: Sequence[Option], likely: Mapping[str, guess.Guess]) -> list[str]:
     """Return the lines of job.yaml for options that are likely to be searched, but are not."""
-    return [
-        _field_line(option.name, likely[option.name].fields, f"guessed: {likely[option.name].reason}{_at(option)}")
-        for option in options
-        if option.name in likely and not option.required  # a required one is in `params`
-    ]
-
-
-def _at(option: Option) -> str:
-    """Return the place of an option after a comma; "" without one."""
-    return f", {option.place}" if option.place else ""
+    lines: list[str] = []
+    for option in options:
+        if option.name in likely and not option.required:  # a required one is in `params`
+            parameter, place = likely[option.name], f", {option.place}" if option.place else ""
+            lines.append(_field_line(option.name, parameter.fields, f"guessed: {parameter.reason}{place}"))
+    return lines
 
 
 def _further_params(options: Sequence[Option], form: str) -> list[str]:
@@ -544,17 +540,12 @@ def _with_value(option: Option, folder: Path) -> Option:
 
 def _preloaded_modules(parsed_script: Script) -> list[str]:
     """Return the libraries to import once per slot; [] if the script imports all of them at its top, as that is enough."""
-    late = [module for module in parsed_script.late_modules if _is_heavy(module)]
-    top = [module for module in parsed_script.top_modules if _is_heavy(module)]
+    late = [module for module in parsed_script.late_modules if _is_library(module)]
+    top = [module for module in parsed_script.top_modules if _is_library(module)]
     return [*top, *late] if late else []
 
 
-def _imports_wandb(parsed_script: Script) -> bool:
-    """Return whether a script imports W&B."""
-    return any(module.partition(".")[0] == "wandb" for module in parsed_script.modules)
-
-
-def _is_heavy(module: str) -> bool:
+def _is_library(module: str) -> bool:
     """Return whether a module is an installed library, and not of the standard library or the script."""
     name = module.partition(".")[0]
     return name not in sys.stdlib_module_names and name != "trialplane" and script_folder.is_installed(name)

@@ -111,6 +111,7 @@ def _write_study_job(origin: Origin, parsed_script: Script, start: script_folder
     objectives = fields.get("objectives") or [fields["objective"]]
     shown = ", ".join(f"{objective['metric']} {objective['direction']}d" for objective in objectives)
     summary = f"the search of {file.name} is the job: {shown}, {errors.counted(fields['trials'], 'trial')}"
+    # A trial that imports the script has not the arguments, variables and folders with which it is started.
     needs_start = call.arguments or call.variables or start.cwd != "." or start.path
     if fields["entrypoint"] and not needs_start and not _entrypoint_issues(folder, fields, origin.new_files):
         return job_files.write_files(folder, heading + output.as_yaml(fields), summary, origin.new_files)

@@ -157,7 +157,8 @@ def _candidates(
         # Above its folder, such a script reads a file only if an argument names it.
         patterns = [pattern for pattern in patterns if parsed_script.needs_file and pattern.startswith("*")]
     # Files without a known suffix are chosen for their content.
-    by_content = [name for name in parsed_script.texts if is_home and _has_unknown_format(folder, name)]
+    texts = parsed_script.texts if is_home else ()
+    by_content = [name for name in texts if not name.endswith(settings.SUFFIXES) and _may_be_named(folder, name)]
     searched = set(requested) - {option.name for option in parsed_script.values}
     options_by_name: dict[str, list[Option]] = {}
     for name in dict.fromkeys([name for pattern in patterns for name in _files(folder, pattern, is_home)] + by_content):
@@ -221,7 +222,7 @@ def _words(command: str) -> list[str]:
 
 
 def _may_be_named(folder: Path, path: str) -> bool:
-    """Return whether a path in a command is that of a file that may have settings, in the folder or below."""
+    """Return whether a path in a command or a script is that of a file that may have settings, in the folder or below."""
     is_below = not Path(path).is_absolute() and os.pardir not in Path(os.path.normpath(folder / path)).parts
     return is_below and _may_have_settings(folder / path)
 
@@ -232,12 +233,6 @@ def _may_have_settings(file: Path) -> bool:
         return script_folder.exists(file)
     # The texts in a .env file may be secrets.
     return file.is_file() and file.stat().st_size <= _MOST_BYTES and ".env" not in file.name
-
-
-def _has_unknown_format(folder: Path, name: str) -> bool:
-    """Return whether a folder or one below it has a small file of a name whose suffix does not say that it has settings."""
-    is_below = os.pardir not in PurePath(name).parts
-    return is_below and not name.endswith(settings.SUFFIXES) and _may_have_settings(folder / name)
 
 
 def is_configuration(file: Path, folder: Path) -> bool:
@@ -305,7 +300,8 @@ def _has_requested(options: Sequence[Option], requested: Collection[str]) -> boo
 
 def _named_by_stem(words: Sequence[str], folder: Path) -> Iterator[str]:
     """Yield the files in folders of configurations whose names without suffix are the values of options in a command."""
-    values = [word for option, word in itertools.pairwise(words) if _NAMES_FILE.fullmatch(option)]
+    values = [word for option, word in itertools.pairwise(words) if _NAMES_FILE.fullmatch(option)]  # --config base
+    # configs.base is a module, configs/base.
     stems = [value.replace(".", "/") if _MODULE.fullmatch(value) else value for value in values]
     stems = [stem for stem in stems if _STEM.fullmatch(stem) and not script_folder.exists(folder / stem)]
     paths = list(_configurations(folder)) if stems else []

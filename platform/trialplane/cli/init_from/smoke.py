@@ -431,12 +431,16 @@ def _occurrences(log: Path, names: Collection[str]) -> _Occurrences:
         line_names = frozenset(line.metrics)
         parsed_lines.append(line._replace(metrics=first_metrics.setdefault(line_names, line.metrics)))
         measures = [name for name in line.metrics if guess.is_measure(name)]
+        is_crowded = len(line.metrics) >= _CROWD and 2 * len(measures) < len(line.metrics)
         if line.step is not None:
             stepped |= line.metrics.keys()
-        elif len(line.metrics) >= _CROWD and 2 * len(measures) < len(line.metrics):
+        elif is_crowded:
             crowded |= line.metrics.keys()
-        begins_results = bool(measures) or line.step is not None  # the lines before it may print settings
-        (late if late or begins_results else early).update(line.metrics)
+        has_result = bool(measures) or line.step is not None
+        if late or has_result:  # this line, and all after the first such line; those before it may print settings
+            late |= line.metrics.keys()
+        else:
+            early |= line.metrics.keys()
         for name, value in line.metrics.items():
             values.setdefault((line_names, name), set()).add(value)
     changing = {name for (_, name), distinct_values in values.items() if len(distinct_values) > 1}

@@ -331,7 +331,8 @@ def _find_parameters(
     if not is_imported:
         file_with_values, declared = _pass_by_argument(file_with_values, declared, copy, request)
     # The values in the text replace arguments of no use, but those of a script that searches are often settings of that.
-    needs_arguments = _has_searchable(declared) or _has_required(declared)
+    has_likely = bool(guess.space(declared.options) or guess.positive_floats(declared.options))
+    needs_arguments = has_likely or _has_required(declared)
     searches_itself = parsed_script.style is Style.SEARCHES and not request.space
     if file_with_values is None and not (needs_arguments or searches_itself) and guess.space(parsed_script.values):
         parsed_script = script_probe.as_globals(parsed_script)
@@ -404,11 +405,6 @@ def _refuse_ambiguous(file: settings_file.SettingsFile, flag: str, copy: ScriptC
         f"{copy.file.name} reads the settings file that {flag or 'its first argument'} names, and several could be it; type "
         f"the command for yours:{commands}\nnothing was changed"
     )
-
-
-def _has_searchable(declared: Declared) -> bool:
-    """Return whether some arguments of a script may be worth a search."""
-    return bool(guess.space(declared.options) or guess.positive_floats(declared.options))
 
 
 def _has_required(declared: Declared) -> bool:
@@ -487,23 +483,32 @@ def _run_smoke(
         shipping.add_links(folder, {_REPOSITORY: str(repository)})
         job = dataclasses.replace(job, links=(*job.links, _REPOSITORY))
         result = run(job)
-    mlflow_metrics = result.metrics.get(smoke.MLFLOW)
-    if job.command and mlflow_metrics:
-        readable = {source: values for source, values in result.metrics.items() if source != smoke.MLFLOW}
-        result = dataclasses.replace(result, metrics=readable)
-        output.note(
-            f"{title} logs {', '.join(smoke.shown_names([mlflow_metrics]))} to MLflow, which is not read from a command, a "
-            "process of its own: print the metric, or write it to a file"
-        )
+    if job.command:
+        result = _without_mlflow(result, title)
     longer = max(_LONGER_RUN, 2 * limit)
     command = f"{request.command(str(origin.file) if origin.text else origin.title)} --smoke-seconds {longer:.0f}"
-    script_file = copy.path
-    if (call := parsed_script.call) is not None:
-        script_file = Path(os.path.normpath(copy.folder / call.folder / call.script))
-    is_python = script_file.suffix == ".py" and script_file.is_file()
-    texts = list(script_folder.modules(script_file).values()) if is_python else []
-    _print_result(title, result, job_folder, requested, command, texts)
+    _print_result(title, result, job_folder, requested, command, _code_texts(copy, parsed_script))
     return job, result
+
+
+def _without_mlflow(result: smoke.Smoke, title: str) -> smoke.Smoke:
+    """Return the result of a command without the metrics that it logs to MLflow, which are printed."""
+    mlflow_metrics = result.metrics.get(smoke.MLFLOW)
+    if not mlflow_metrics:
+        return result
+    output.note(
+        f"{title} logs {', '.join(smoke.shown_names([mlflow_metrics]))} to MLflow, which is not read from a command, a "
+        "process of its own: print the metric, or write it to a file"
+    )
+    readable = {source: values for source, values in result.metrics.items() if source != smoke.MLFLOW}
+    return dataclasses.replace(result, metrics=readable)
+
+
+def _code_texts(copy: ScriptCopy, parsed_script: Script) -> list[str]:
+    """Return the texts of a Python script, or of the one that a command calls, and of its modules; [] without one."""
+    call = parsed_script.call
+    file = copy.path if call is None else Path(os.path.normpath(copy.folder / call.folder / call.script))
+    return list(script_folder.modules(file).values()) if file.suffix == ".py" and file.is_file() else []
 
 
 def _with_earlier_metrics(result: smoke.Smoke, folder: Path, declared: Sequence[str]) -> smoke.Smoke:
