@@ -126,9 +126,9 @@ def _fire_subcommands(script: Path) -> list[str]:
             match node:
                 case ast.Call(func=ast.Name(id="Fire") | ast.Attribute(attr="Fire"), args=[component], keywords=[]):
                     match component:
-                        case ast.Dict(keys=[_, _, *_] as keys):
+                        case ast.Dict(keys=[_, _, *_] as keys):  # Fire({"train": train, "test": test})
                             names = _texts_of(keys)
-                        case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)) if name in classes:
+                        case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)) if name in classes:  # Fire(Trainer)
                             names = _methods(classes[name])
     return sorted(names, key=lambda name: not _TRAINS.search(name))
 

@@ -155,7 +155,7 @@ def make_of_makefile(file: Path, request: Request) -> int:
         InputError, SpecError: See `from_file.make`.
     """
     recipe_command = launcher.makefile_command(script_folder.source(file))
-    if not recipe_command.text or file.resolve().parent != Path.cwd():  # its commands run in its folder
+    if not recipe_command.text or file.resolve().parent != Path.cwd():  # a recipe's command runs beside the Makefile
         return from_file.make(file, request)
     return _make_of_recipe(str(file), recipe_command, request)
 

@@ -327,7 +327,8 @@ def _boolean_style(declared: Declared) -> str:
 
 
 def _writes_defaults(parsed_script: Script, form: str) -> bool:
-    """Return whether job.yaml gets the script's defaults. Otherwise the script or the command line sets them."""
+    """Return whether job.yaml gets the script's defaults, and trials pass them. Otherwise the script sets them itself."""
+    # A settings file, the user's command or the script's own configuration has the values already.
     if parsed_script.config or parsed_script.call or parsed_script.style is Style.ATTRIBUTES:
         return False
     return form in (arguments.FLAGS, arguments.PAIRS, Style.COMMAND, Style.PROMPTS)

@@ -279,14 +279,15 @@ def _printed_metrics(
     # After the reader was created, because a reader skips the content that a file has by then.
     log.write_bytes(output.encode())
     metric_reader.read(time.monotonic(), ended=True)
-    result_names, occurrences = _result_names(log, names, metric_reader.finite, folder, options)
+    read_values = metric_reader.finite  # last finite value of each metric
+    result_names, occurrences = _result_names(log, names, read_values, folder, options)
     result_names |= set(requested)
     # A metric may be read twice: under the name of a `name: value` pair, and under a guessed name that is spelled
     # differently. The guessed one is then dropped.
-    pair_spellings = {spelling(name) for name in metric_reader.finite if name in result_names and name not in names}
+    pair_spellings = {spelling(name) for name in read_values if name in result_names and name not in names}
     values = {
         name: value
-        for name, value in metric_reader.finite.items()
+        for name, value in read_values.items()
         if name in result_names
         and name not in metric_reader.ambiguous  # the whole names of its values are metrics, too
         and (name not in names or spelling(name) not in pair_spellings)
