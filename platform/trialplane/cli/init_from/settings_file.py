@@ -161,7 +161,8 @@ def _candidates(
     by_content = [name for name in texts if not name.endswith(settings.SUFFIXES) and _may_be_named(folder, name)]
     searched = set(requested) - {option.name for option in parsed_script.values}
     options_by_name: dict[str, list[Option]] = {}
-    for name in dict.fromkeys([name for pattern in patterns for name in _files(folder, pattern, is_home)] + by_content):
+    by_name = [name for pattern in patterns for name in _files(folder, pattern, is_home)]
+    for name in dict.fromkeys(by_name + by_content):
         options = _section_options(folder / name, sections=())
         is_likely = name not in by_content or _has_config_path(PurePath(name))
         if _has_requested(options, searched) or (is_likely and _is_worth_search(name, options, parsed_script)):
