@@ -225,22 +225,9 @@ def _boolean_styles(tree: ast.Module, parser_style: str) -> Iterator[tuple[str, 
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr="add_argument"), args=flags, keywords=keywords):
-                code = {str(keyword.arg): ast.unparse(keyword.value) for keyword in keywords}
-                if code.get("action", "").endswith("BooleanOptionalAction"):
-                    style = "negated"
-                elif "action" not in code and _reads_booleans(code):
-                    style = "value"
-                else:
-                    continue
-                yield from ((text.removeprefix("--"), style) for text in _texts_of(flags) if text.startswith("--"))
-            case ast.Call(func=ast.Attribute(attr="option") | ast.Name(id="option"), args=flags, keywords=keywords):  # click
-                words = {str(keyword.arg): ast.unparse(keyword.value) for keyword in keywords}
-                takes_value = words.get("type") == "bool" or ("type" not in words and words.get("default") in _BOOLEANS)
-                for text in _texts_of(flags):
-                    if names := _ON_AND_OFF.fullmatch(text):
-                        yield names[1], "negated"
-                    elif text.startswith("--") and "/" not in text and takes_value and "is_flag" not in words:
-                        yield text[2:], "value"
+                yield from _argparse_styles(_texts_of(flags), _code_by_keyword(keywords))
+            case ast.Call(func=ast.Attribute(attr="option") | ast.Name(id="option"), args=flags, keywords=keywords):
+                yield from _click_styles(_texts_of(flags), _code_by_keyword(keywords))
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[ast.Constant(value=str(flag)), *_]) if (
                 name in _ABSL_BOOLEANS
             ):
@@ -252,6 +239,32 @@ def _boolean_styles(tree: ast.Module, parser_style: str) -> Iterator[tuple[str, 
                 defaults = [None] * (len(positional) - len(node.defaults)) + node.defaults + node.kw_defaults
                 for argument, default in zip([*positional, *node.kwonlyargs], defaults, strict=True):
                     yield from _boolean_field(argument.arg, argument.annotation, default, parser_style)
+
+
+def _code_by_keyword(keywords: Sequence[ast.keyword]) -> dict[str, str]:
+    """Return the code of the values that a call gives to its keywords."""
+    return {str(keyword.arg): ast.unparse(keyword.value) for keyword in keywords}
+
+
+def _argparse_styles(flags: Sequence[str], code: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what `_boolean_styles` does for `add_argument("--amp", type=str2bool)`, from its flags and keywords."""
+    if code.get("action", "").endswith("BooleanOptionalAction"):
+        style = "negated"
+    elif "action" not in code and _reads_booleans(code):
+        style = "value"
+    else:
+        return
+    yield from ((flag.removeprefix("--"), style) for flag in flags if flag.startswith("--"))
+
+
+def _click_styles(flags: Sequence[str], code: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what `_boolean_styles` does for `click.option("--amp/--no-amp")` and `click.option("--amp", type=bool)`."""
+    takes_value = code.get("type") == "bool" or ("type" not in code and code.get("default") in _BOOLEANS)
+    for flag in flags:
+        if names := _ON_AND_OFF.fullmatch(flag):
+            yield names[1], "negated"
+        elif flag.startswith("--") and "/" not in flag and takes_value and "is_flag" not in code:
+            yield flag.removeprefix("--"), "value"
 
 
 def _reads_booleans(code: Mapping[str, str]) -> bool:
@@ -280,9 +293,9 @@ def _boolean_field(
     flags = [text for text in _texts_of(parts) if text.startswith("--")]  # of typer.Option(True, "--amp/--no-amp")
     if flags:
         yield from ((names[1], "negated") for names in map(_ON_AND_OFF.fullmatch, flags) if names)
-    elif (annotation is not None and re.match(r"(?:Annotated\[)?bool\b", ast.unparse(annotation))) or (
-        default is not None and ast.unparse(default) in _BOOLEANS
-    ):
+        return
+    has_boolean_type = annotation is not None and re.match(r"(?:Annotated\[)?bool\b", ast.unparse(annotation))
+    if has_boolean_type or (default is not None and ast.unparse(default) in _BOOLEANS):
         # A parser with `--amp` and `--no-amp` reads a value of a boolean that has no default.
         own_style = style if default is not None else "value"
         yield from ((spelling, own_style) for spelling in {name, name.replace("_", "-")})
