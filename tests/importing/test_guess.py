@@ -231,3 +231,15 @@ def test_a_metric_named_by_its_data_alone_is_a_score_beside_a_loss(metrics: str,
     fields = guess.objective(dict.fromkeys(metrics.split(), 0.5))
     assert (fields and (fields["metric"], fields["direction"])) == objective
     assert guess.possible_objective(metrics.split()) == guess.data_alone(metrics.split())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Sample (seconds)", "it/s", "s/it", "ETA", "time_elapsed", "elapsed", "batch", "Epoch", "train_runtime", "sec",
+        "samples_per_second", "fps", "data_time", "iters", "step_ms",
+    ],
+)  # fmt: skip
+def test_a_duration_a_speed_or_a_counter_is_no_objective(name: str) -> None:
+    assert guess.possible_objective(["divergence", name]) == "divergence"
+    assert guess.objective({name: 1.0}) is None

@@ -111,6 +111,11 @@ _SCORES = _word_set(
     "em exact top1 elo kappa mcc objective quality fitness likelihood elbo silhouette ari nmi jaccard correlation spearman "
     "pearson concordance sharpe ap auprc gini hits hit success win"
 )
+# Words of durations, speeds and counters, as in `Sample (seconds)`, `it/s` and `time_elapsed`.
+_COSTS = _word_set(
+    "time times dur duration second seconds sec secs ms minute hour elapsed remaining runtime eta it batch batches sample "
+    "samples fps sps qps throughput speed total eps memory mem"
+)
 _REWARDS, _ACCURACIES = _word_set("reward rew return"), _word_set("accuracy acc")
 _STATISTICS = _word_set("min max mean std median")
 _AVERAGES = _word_set("average avg mean")
@@ -512,7 +517,7 @@ def possible_objective(metrics: Sequence[str]) -> str:
 
     It is one that is named only by held-out data, or the last one whose name is not that of a time, a count or an argument.
     """
-    other_words = _NO_SEARCH | _LOGARITHMIC | _word_set("time dur duration seconds total eps memory")
+    other_words = _NO_SEARCH | _LOGARITHMIC | _COSTS
     possible_names = (name for name in reversed(metrics) if not _words(name) & other_words)
     return data_alone(metrics) or next(possible_names, "")
 
