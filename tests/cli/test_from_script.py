@@ -1074,6 +1074,7 @@ def test_a_number_that_a_script_sets_twice_is_searched_at_both_lines(
     assert f"\n{told}" in result.stderr
     assert "lr is set" not in result.stderr
     job_text = Path("job.yaml").read_text()
+    assert "\n# Values that are replaced in fit.py: lr in line 2\n" in job_text
     assert "\nenqueue: [{size: 2, lr: 0.1}]" in job_text and f"\n# {told}" in job_text
     Path("job.yaml").unlink()
     assert "both get the trial's value\n" in platform("init", "--from", typed, "--space", "size=3..9").stderr

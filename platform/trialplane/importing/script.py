@@ -731,14 +731,12 @@ def _lines(spot: arguments.Spot) -> list[int]:
     return sorted({position.value.lineno for position in (spot, *spot.others) if position.value is not None})
 
 
-def repeated_lines(text: str) -> dict[str, list[int]]:
+def value_lines(text: str) -> dict[str, list[int]]:
     """Return the lines of a Python file that set a value that a parameter replaces in all of them, by name.
 
-    Names with a single such line, and numbers that two layers share, are left out.
+    Numbers that two layers share are left out.
     """
-    spots = arguments.spots(notebook.parse(text))
-    lines_by_name = {name: _lines(spot) for name, spot in spots.items() if not spot.is_shared}
-    return {name: lines for name, lines in lines_by_name.items() if len(lines) > 1}
+    return {name: _lines(spot) for name, spot in arguments.spots(notebook.parse(text)).items() if not spot.is_shared}
 
 
 def module_options(text: str, name: str) -> list[Option]:

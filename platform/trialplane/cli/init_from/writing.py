@@ -172,9 +172,9 @@ def _make_job(
     if file_with_values is not None:
         config = file_with_values.name
     if parsed_script.style is Style.GLOBALS:
-        _print_repeated(name, origin.text, job)
+        _add_lines(name, origin.text, job)
     elif config.endswith(".py"):
-        _print_repeated(config, script_folder.source(start.folder / config), job)
+        _add_lines(config, script_folder.source(start.folder / config), job)
     return _Made(job, result, *_summary(origin, job, parsed_script, result, job_file, request))
 
 
@@ -242,11 +242,18 @@ def _print_comment(note: str, job: ScriptJob) -> None:
     job.comments.append(escapes.escape_controls(note))
 
 
-def _print_repeated(name: str, text: str, job: ScriptJob) -> None:
-    """Print which searched values a Python file sets several times, and add that to the comments of the job."""
+def _add_lines(name: str, text: str, job: ScriptJob) -> None:
+    """Add the lines of a Python file that set searched values to the job's comments, and print those of repeated values."""
     first_trial = script_job.first_trial(job)
-    for key, lines in script.repeated_lines(text).items():
-        if key in job.space:
+    described = {comment.partition(" ")[0] for comment in job.comments}  # values without a name of their own
+    lines_by_name = {key: lines for key, lines in script.value_lines(text).items() if key in job.space}
+    single = [
+        f"{key} in line {lines[0]}" for key, lines in lines_by_name.items() if len(lines) == 1 and key not in described
+    ]
+    if single:
+        job.comments.append(escapes.escape_controls(f"Values that are replaced in {name}: {', '.join(single)}"))
+    for key, lines in lines_by_name.items():
+        if len(lines) > 1:
             shown_lines = errors.shortened(f"{', '.join(map(str, lines[:-1]))} and {lines[-1]}", 100)
             quantity = "both" if len(lines) == 2 else "all"
             first = f", {first_trial[key]} in the first trial" if key in first_trial else ""
