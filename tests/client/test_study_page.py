@@ -12,7 +12,7 @@ import io
 import json
 import socket
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ import urllib3
 from tests.browser import Browser
 from tests.client.conftest import complete, failed
 from tests.pages import browsers, studies
+from tests.pages.conftest import chromium
 
 from trialplane.client import folder, study_page
 from trialplane.client.pages import Pages
@@ -29,11 +30,22 @@ from trialplane.controller.ledger import Ledger
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest, TrialRow
 from trialplane.wire.states import RunState, TrialState
 
+__all__ = ["chromium"]  # fixture
+
 
 @contextlib.contextmanager
 def other(method: str, target: str, body: bytes) -> Iterator[Any]:
     """Answers in place of MLflow."""
     yield urllib3.HTTPResponse(io.BytesIO(b'"other"'), status=200, preload_content=False)
+
+
+@pytest.fixture
+def opened(chromium) -> Iterator[Callable[..., browsers.Page]]:
+    """Opens a page, which asks its server for news until the test ends."""
+    pages: list[browsers.Page] = []
+    yield lambda *values, **options: pages.append(chromium(*values, **options)) or pages[-1]
+    for page in pages:
+        page.leave()
 
 
 @pytest.fixture
@@ -178,22 +190,20 @@ def test_an_address_with_the_secret_leads_to_this_site_alone(runs, served):
 
 
 @pytest.mark.parametrize("options", [{}, {"server": "optuna-dashboard"}])
-def test_its_link_leads_to_the_start_page_of_the_server_beside_it(runs, served, options):
+def test_its_link_leads_to_the_start_page_of_the_server_beside_it(runs, served, opened, options):
     runs.make("a", tell=complete, asks=1)
-    with browsers.browser() as opened:
-        shown = opened(served("a", start="/-/report?started", **options).page("/-/report"))
-        shown.page.get_by_role("link", name=options.get("server", "MLflow"), exact=True).click()
-        shown.page.wait_for_url("**/-/report?started")
+    shown = opened(served("a", start="/-/report?started", **options).page("/-/report"))
+    shown.page.get_by_role("link", name=options.get("server", "MLflow"), exact=True).click()
+    shown.page.wait_for_url("**/-/report?started")
 
 
-def test_a_copy_of_the_page_has_no_links_to_its_server(runs, tmp_path):
+def test_a_copy_of_the_page_has_no_links_to_its_server(runs, opened, tmp_path):
     run = runs.make("a", tell=failed, asks=1)
     runs.say(run, RunState.SUCCEEDED)
     file = tmp_path / "a.html"
     file.write_text(StudyPage(RunHandle("a", runs.target), lambda: studies.AROUND).html())
-    with browsers.browser() as opened:
-        shown = opened(file)
-        assert shown.read("document.querySelectorAll('a[href]:not(nav a)').length") == 0
+    shown = opened(file)
+    assert shown.read("document.querySelectorAll('a[href]:not(nav a)').length") == 0
 
 
 def test_a_run_on_a_cluster_is_read_through_the_gateway(runs, served, target, namespace, planned):
@@ -208,26 +218,25 @@ def test_a_run_on_a_cluster_is_read_through_the_gateway(runs, served, target, na
         assert reply.read() == b"trial 0\n"
 
 
-def test_a_failure_on_the_page_links_to_its_log(runs, served, tmp_path_factory):
+def test_a_failure_on_the_page_links_to_its_log(runs, served, opened, tmp_path_factory):
     folder = browsers.pictures(tmp_path_factory)
     run = runs.make("a", tell=failed, asks=1)
     runs.say(run, RunState.RUNNING)
     file = run.trial_log(0, 1)
     file.parent.mkdir(parents=True)
     file.write_text("it went wrong here\n")
-    with browsers.browser() as opened:
-        shown = opened(served("a").page("/-/report"))
-        assert "platform logs a 0" in shown.text("#failures")
-        shown.page.screenshot(path=folder / "live-page.png", full_page=True)
-        shown.page.locator("#failures").screenshot(path=folder / "live-failures.png")
-        with shown.page.expect_popup() as popup:
-            shown.page.locator("#failures a").click()
-        popup.value.get_by_text("it went wrong here").wait_for(timeout=browsers.PATIENCE)
-        popup.value.screenshot(path=folder / "live-log.png")
-        assert shown.errors == []
+    shown = opened(served("a").page("/-/report"))
+    assert "platform logs a 0" in shown.text("#failures")
+    shown.page.screenshot(path=folder / "live-page.png", full_page=True)
+    shown.page.locator("#failures").screenshot(path=folder / "live-failures.png")
+    with shown.page.expect_popup() as popup:
+        shown.page.locator("#failures a").click()
+    popup.value.get_by_text("it went wrong here").wait_for(timeout=browsers.PATIENCE)
+    popup.value.screenshot(path=folder / "live-log.png")
+    assert shown.errors == []
 
 
-def test_a_browser_runs_nothing_of_a_log_or_of_what_is_newer(runs, served):
+def test_a_browser_runs_nothing_of_a_log_or_of_what_is_newer(runs, served, opened):
     text = studies.HOSTILE
 
     def tell(request: TrialRequest) -> TrialOutcome:
@@ -235,96 +244,93 @@ def test_a_browser_runs_nothing_of_a_log_or_of_what_is_newer(runs, served):
 
     run = runs.make("a", tell=tell, asks=2, trials=12, space={"name": {"type": "categorical", "choices": [text, "plain"]}})
     runs.say(run, RunState.RUNNING)
-    with browsers.browser() as opened:
-        shown = opened(served("a").page("/-/report"))
-        runs.drive(run, lambda request: failed(request, message=text), 1)
-        runs.drive(run, tell, 4)
-        runs.say(run, RunState.RUNNING, reason=text, warnings=(text,))
-        file = run.trial_log(2, 1)
-        file.parent.mkdir(parents=True)
-        file.write_text(f"{text}\n" * 3)
-        shown.page.wait_for_function("document.querySelector('#summary').textContent.includes('7 of 12')")
-        shown.page.wait_for_function("document.querySelector('.notice')?.textContent.includes('onerror')")
-        for section in shown.sections:
-            shown.show(section)
-        assert text in shown.read("document.querySelector('#failures pre').textContent")
-        assert text in shown.read("document.querySelector('#trials .header').textContent")
-        assert shown.read("document.querySelectorAll('img, section a:not(.modebar-btn)').length") == 1, "the log's link"
-        with shown.page.expect_popup() as popup:
-            shown.page.locator("#failures a").click()
-        log = popup.value
-        log.on("dialog", lambda dialog: (shown.errors.append(dialog.message), dialog.dismiss()))
-        log.on("pageerror", lambda error: shown.errors.append(error.message))
-        log.on("console", lambda line: shown.errors.append(line.text))
-        log.reload()
-        assert log.evaluate("document.body.textContent") == f"{text}\n" * 3
-        assert log.evaluate("document.body.querySelectorAll('*').length") == 1, "one block of text"
-        assert shown.errors == []
+    shown = opened(served("a").page("/-/report"))
+    runs.drive(run, lambda request: failed(request, message=text), 1)
+    runs.drive(run, tell, 4)
+    runs.say(run, RunState.RUNNING, reason=text, warnings=(text,))
+    file = run.trial_log(2, 1)
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{text}\n" * 3)
+    shown.page.wait_for_function("document.querySelector('#summary').textContent.includes('7 of 12')")
+    shown.page.wait_for_function("document.querySelector('.notice')?.textContent.includes('onerror')")
+    for section in shown.sections:
+        shown.show(section)
+    assert text in shown.read("document.querySelector('#failures pre').textContent")
+    assert text in shown.read("document.querySelector('#trials .header').textContent")
+    assert shown.read("document.querySelectorAll('img, section a:not(.modebar-btn)').length") == 1, "the log's link"
+    with shown.page.expect_popup() as popup:
+        shown.page.locator("#failures a").click()
+    log = popup.value
+    log.on("dialog", lambda dialog: (shown.errors.append(dialog.message), dialog.dismiss()))
+    log.on("pageerror", lambda error: shown.errors.append(error.message))
+    log.on("console", lambda line: shown.errors.append(line.text))
+    log.reload()
+    assert log.evaluate("document.body.textContent") == f"{text}\n" * 3
+    assert log.evaluate("document.body.querySelectorAll('*').length") == 1, "one block of text"
+    assert shown.errors == []
 
 
-def test_a_browser_shows_what_is_newer_and_keeps_what_was_chosen(runs, served):
+def test_a_browser_shows_what_is_newer_and_keeps_what_was_chosen(runs, served, opened):
     run = runs.make("a", tell=complete, asks=5, trials=12)
     runs.say(run, RunState.RUNNING)
-    with browsers.browser() as opened:
-        shown = opened(served("a").page("/-/report"))
-        shown.show("trials")
-        shown.page.locator("#trials .rows .row").first.click()
-        best = shown.text("#trials .rows .row")
-        shown.page.locator("#trials input").fill("loss < 10")
-        runs.drive(run, complete, 3)
-        shown.page.wait_for_function("document.querySelector('#trials .count').textContent.startsWith('8 ')")
-        shown.page.wait_for_function("document.querySelector('#summary').textContent.includes('8 of 12')")
-        assert shown.page.locator("#trials input").input_value() == "loss < 10"
-        chosen = shown.page.locator("#trials .row[aria-selected=true]")
-        assert chosen.inner_text() == best
-        runs.drive(run, lambda request: dataclasses.replace(complete(request), metrics={"loss": -1.0}), 1)
-        shown.page.wait_for_function("document.querySelector('#summary').textContent.includes('loss -1')")
-        drawn = "document.querySelector('#history .chart')?.data?.[0].x.length"
-        shown.show("history")
-        assert shown.read(drawn) == 9
-        assert shown.errors == []
-        assert json.dumps(shown.requests).count("/-/report/data?after=") >= 2
+    shown = opened(served("a").page("/-/report"))
+    shown.show("trials")
+    shown.page.locator("#trials .rows .row").first.click()
+    best = shown.text("#trials .rows .row")
+    shown.page.locator("#trials input").fill("loss < 10")
+    runs.drive(run, complete, 3)
+    shown.page.wait_for_function("document.querySelector('#trials .count').textContent.startsWith('8 ')")
+    shown.page.wait_for_function("document.querySelector('#summary').textContent.includes('8 of 12')")
+    assert shown.page.locator("#trials input").input_value() == "loss < 10"
+    chosen = shown.page.locator("#trials .row[aria-selected=true]")
+    assert chosen.inner_text() == best
+    runs.drive(run, lambda request: dataclasses.replace(complete(request), metrics={"loss": -1.0}), 1)
+    shown.page.wait_for_function("document.querySelector('#summary').textContent.includes('loss -1')")
+    drawn = "document.querySelector('#history .chart')?.data?.[0].x.length"
+    shown.show("history")
+    assert shown.read(drawn) == 9
+    assert shown.errors == []
+    assert json.dumps(shown.requests).count("/-/report/data?after=") >= 2
 
 
-def test_a_browser_keeps_what_was_chosen_when_the_run_ends_and_sections_come(runs, served):
+def test_a_browser_keeps_what_was_chosen_when_the_run_ends_and_sections_come(runs, served, opened):
     run = runs.make("a", tell=complete, asks=5, trials=12)
     runs.say(run, RunState.RUNNING)
-    with browsers.browser() as opened:
-        shown = opened(served("a").page("/-/report"), viewport={"width": 1280, "height": 500})
-        page = shown.page
-        page.locator("#trials .header").get_by_role("columnheader", name="lr", exact=True).click()
-        page.locator("#trials .rows .row").nth(2).click()
-        selected = shown.text("#trials .row[aria-selected=true]")
-        page.locator("#trials input").fill("loss < 10")
-        page.get_by_label("Axis", exact=True).select_option("time")
-        page.locator("#slice").get_by_label("Logarithmic value", exact=True).check()
-        page.get_by_label("Horizontal", exact=True).select_option("name")
-        shown.show("trials")
-        kept = {name: page.locator(f"#{name}").element_handle() for name in ("history", "slice", "contour", "trials")}
-        top = "document.querySelector('#trials .grid').getBoundingClientRect().top"
-        before = shown.read(top)
+    shown = opened(served("a").page("/-/report"), viewport={"width": 1280, "height": 500})
+    page = shown.page
+    page.locator("#trials .header").get_by_role("columnheader", name="lr", exact=True).click()
+    page.locator("#trials .rows .row").nth(2).click()
+    selected = shown.text("#trials .row[aria-selected=true]")
+    page.locator("#trials input").fill("loss < 10")
+    page.get_by_label("Axis", exact=True).select_option("time")
+    page.locator("#slice").get_by_label("Logarithmic value", exact=True).check()
+    page.get_by_label("Horizontal", exact=True).select_option("name")
+    shown.show("trials")
+    kept = {name: page.locator(f"#{name}").element_handle() for name in ("history", "slice", "contour", "trials")}
+    top = "document.querySelector('#trials .grid').getBoundingClientRect().top"
+    before = shown.read(top)
 
-        runs.say(run, RunState.SUCCEEDED)
-        page.wait_for_function("document.querySelector('#summary .state').textContent === 'SUCCEEDED'")
-        page.wait_for_function(f"before => Math.abs({top} - before) <= 1", arg=before)  # browsers scroll with the next frame
-        runs.drive(run, failed, 1)
-        runs.report(run, 3)
-        page.wait_for_function("document.querySelector('#failures') && document.querySelector('#curves')")
-        page.wait_for_function("document.querySelector('#trials .count').textContent.includes(' of 7 ')")
-        assert shown.sections.index("curves") == shown.sections.index("contour") + 1
-        assert "Failures" in shown.text("nav")
+    runs.say(run, RunState.SUCCEEDED)
+    page.wait_for_function("document.querySelector('#summary .state').textContent === 'SUCCEEDED'")
+    page.wait_for_function(f"before => Math.abs({top} - before) <= 1", arg=before)  # browsers scroll with the next frame
+    runs.drive(run, failed, 1)
+    runs.report(run, 3)
+    page.wait_for_function("document.querySelector('#failures') && document.querySelector('#curves')")
+    page.wait_for_function("document.querySelector('#trials .count').textContent.includes(' of 7 ')")
+    assert shown.sections.index("curves") == shown.sections.index("contour") + 1
+    assert "Failures" in shown.text("nav")
 
-        for name, element in kept.items():
-            assert element.evaluate("(old, id) => old === document.getElementById(id)", name), name
-        assert page.locator("#trials input").input_value() == "loss < 10"
-        assert page.locator("#trials [aria-sort=ascending]").all_inner_texts() == ["lr"]
-        assert "failure" in page.locator("#trials .header button").all_inner_texts(), "a column that was empty before"
-        assert shown.text("#trials .row[aria-selected=true]").startswith(selected)
-        assert selected.split("\n")[0] in shown.text("#trials .details h3")
-        assert page.get_by_label("Axis", exact=True).input_value() == "time"
-        assert page.locator("#slice").get_by_label("Logarithmic value", exact=True).is_checked()
-        assert page.get_by_label("Horizontal", exact=True).input_value() == "name"
-        assert shown.errors == []
+    for name, element in kept.items():
+        assert element.evaluate("(old, id) => old === document.getElementById(id)", name), name
+    assert page.locator("#trials input").input_value() == "loss < 10"
+    assert page.locator("#trials [aria-sort=ascending]").all_inner_texts() == ["lr"]
+    assert "failure" in page.locator("#trials .header button").all_inner_texts(), "a column that was empty before"
+    assert shown.text("#trials .row[aria-selected=true]").startswith(selected)
+    assert selected.split("\n")[0] in shown.text("#trials .details h3")
+    assert page.get_by_label("Axis", exact=True).input_value() == "time"
+    assert page.locator("#slice").get_by_label("Logarithmic value", exact=True).is_checked()
+    assert page.get_by_label("Horizontal", exact=True).input_value() == "name"
+    assert shown.errors == []
 
 
 def shown_in(shown: browsers.Page, section: str) -> tuple[str, list]:
@@ -338,7 +344,7 @@ def shown_in(shown: browsers.Page, section: str) -> tuple[str, list]:
 
 
 @pytest.mark.parametrize("objectives", [1, 2])
-def test_a_page_that_followed_a_run_is_the_page_of_its_end(runs, served, objectives):
+def test_a_page_that_followed_a_run_is_the_page_of_its_end(runs, served, opened, objectives):
     both = [{"metric": "loss", "direction": "minimize"}, {"metric": "size", "direction": "maximize"}]
     constraints = [{"metric": "memory", "max": 0.5}]
 
@@ -349,25 +355,24 @@ def test_a_page_that_followed_a_run_is_the_page_of_its_end(runs, served, objecti
     run = runs.make("a", tell=tell, asks=4, trials=12, objectives=both[:objectives], constraints=constraints)
     runs.say(run, RunState.RUNNING)
     pages = served("a")
-    with browsers.browser() as opened:
-        followed = opened(pages.page("/-/report"))
-        followed.page.locator("#next .copy").first.focus()  # a section is not replaced while it has the focus
-        runs.drive(run, failed, 1)
-        runs.drive(run, tell, 6)
-        runs.report(run, 3)
-        runs.say(run, RunState.SUCCEEDED)
-        state = "document.querySelector('#summary .state').textContent"
-        followed.page.wait_for_function(f"{state} === 'SUCCEEDED'")
-        ended = opened(pages.page("/-/report"))
-        commands = ended.text("#next")
-        assert followed.text("#next") != commands
-        followed.page.locator("#trials input").focus()
-        taken = "text => document.querySelector('#next').innerText === text"
-        followed.page.wait_for_function(taken, arg=commands)
-        assert followed.sections == ended.sections
-        for section in ended.sections:
-            assert shown_in(followed, section) == shown_in(ended, section), section
-        assert followed.errors == ended.errors == []
+    followed = opened(pages.page("/-/report"))
+    followed.page.locator("#next .copy").first.focus()  # a section is not replaced while it has the focus
+    runs.drive(run, failed, 1)
+    runs.drive(run, tell, 6)
+    runs.report(run, 3)
+    runs.say(run, RunState.SUCCEEDED)
+    state = "document.querySelector('#summary .state').textContent"
+    followed.page.wait_for_function(f"{state} === 'SUCCEEDED'")
+    ended = opened(pages.page("/-/report"), tab=1)
+    commands = ended.text("#next")
+    assert followed.text("#next") != commands
+    followed.page.locator("#trials input").focus()
+    taken = "text => document.querySelector('#next').innerText === text"
+    followed.page.wait_for_function(taken, arg=commands)
+    assert followed.sections == ended.sections
+    for section in ended.sections:
+        assert shown_in(followed, section) == shown_in(ended, section), section
+    assert followed.errors == ended.errors == []
 
 
 class Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,12 @@ _COUNTING = """
     };
 """
 SCREENSHOTS = os.environ.get("SCREENSHOTS")  # the folder of pictures; none for one that pytest removes
+WINDOW = {"width": 1280, "height": 900}
 PATIENCE = 120_000  # milliseconds, of all waits: for a machine that has much else to do
 
 
 class Page:
-    """A page that is open.
+    """A tab of the browser, and the page that is open in it.
 
     Args:
         page: playwright's.
@@ -56,8 +57,24 @@ class Page:
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("dialog", lambda dialog: (self.errors.append(f"dialog {dialog.message}"), dialog.dismiss()))
 
-    def open(self, address: str) -> None:
-        """Open an address, and wait until its charts can be drawn."""
+    def leave(self) -> None:
+        """End the page that is open, and what it has opened, kept and said."""
+        self.read("() => { try { localStorage.clear(); } catch { /* an empty page has none */ } }")
+        for opened in set(self.page.context.pages) - {self.page}:
+            opened.close()
+        self.page.context.clear_cookies()
+        self.page.context.clear_permissions()
+        self.page.mouse.move(-1, -1)
+        self.page.goto("about:blank")
+        self.errors.clear()
+        self.requests.clear()
+        self.workers.clear()
+
+    def open(self, address: str, viewport: Mapping[str, int], color_scheme: str) -> None:
+        """Open an address as a new tab would, and wait until its charts can be drawn."""
+        self.leave()
+        self.page.emulate_media(media="null", color_scheme=color_scheme)
+        self.page.set_viewport_size(viewport)
         self.page.goto(address)
         self.page.wait_for_function("document.documentElement.dataset.ready === 'charts'")
         self.requests.remove(self.page.url)
@@ -101,16 +118,24 @@ def pictures(factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def browser(flags: Sequence[str] = FLAGS) -> Iterator[Any]:
-    """Start the browser; gives a function that opens a file, or an address, as a `Page`."""
+    """Start the browser; gives a function that opens a file, or an address, as a `Page`.
+
+    It opens all pages in the same tab, unless it is given the number of another one: the browser compiles plotly.js for
+    each tab, which takes most of the time of a page.
+    """
     if PROGRAM is None:
         pytest.skip("there is no Chromium; apt-get install chromium-headless-shell")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=PROGRAM, args=list(flags), timeout=PATIENCE)
 
-        def opened(target: Path | str, **options: Any) -> Page:
-            page = Page(chromium.new_page(**{"viewport": {"width": 1280, "height": 900}, **options}))
-            page.open(target.absolute().as_uri() if isinstance(target, Path) else target)
+        tabs: dict[int, Page] = {}
+
+        def opened(
+            target: Path | str, viewport: Mapping[str, int] = WINDOW, color_scheme: str = "light", tab: int = 0
+        ) -> Page:
+            page = tabs[tab] if tab in tabs else tabs.setdefault(tab, Page(chromium.new_page()))
+            page.open(target.absolute().as_uri() if isinstance(target, Path) else target, viewport, color_scheme)
             return page
 
         try:
