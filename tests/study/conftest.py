@@ -217,16 +217,14 @@ class Study:
     def processes(self, name: str = "toy") -> list[Process]:
         """The controller and everything below it."""
         pid = self.controller(name)
-        everyone = _all_processes()
-        pids = {pid} if pid else set()
-        processes: list[Process] = [p for p in everyone if p.pid == pid]
-        grown = True
-        while grown:
-            new = [p for p in everyone if p.parent in pids and p.pid not in pids]
-            grown = bool(new)
-            pids |= {p.pid for p in new}
-            processes += new
-        return processes
+        children: dict[int, list[int]] = {}
+        for child, parent in _parents().items():
+            children.setdefault(parent, []).append(child)
+        pids = [pid] if pid else []
+        for each in pids:
+            pids += children.get(each, [])
+        processes = [_process(each) for each in pids]
+        return [process for process in processes if process is not None]
 
     def pids(self, name: str = "toy") -> list[int]:
         """Pids of `processes` but Ray's agents, which outlive a killed Ray by a minute."""
@@ -320,26 +318,37 @@ class Study:
                 wait_until(lambda pids=everyone: not any(alive(p) for p in pids), "the run's processes are gone")
 
 
-def _all_processes() -> list[Process]:
-    processes = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except (OSError, IndexError):
-                continue
-            if stat[0] != "Z":
-                processes.append(Process(int(entry.name), int(stat[1]), command))
-    return processes
+def _parents() -> dict[int, int]:
+    """The parent of each process, by pid."""
+    parents = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - tests look often, and there are many processes
+        if name.isdigit() and (state := _state(int(name))):
+            parents[int(name)] = int(state[1])
+    return parents
+
+
+def _state(pid: int) -> list[str]:
+    """What follows the name in a process's `stat`: its state, its parent, and more. Empty if it is gone, or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - as above
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+    return fields if fields[:1] not in ([], ["Z"]) else []
+
+
+def _process(pid: int) -> Process | None:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return None
+    state = _state(pid)
+    return Process(pid, int(state[1]), command) if state else None
 
 
 def alive(pid: int) -> bool:
     """Whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (OSError, IndexError):
-        return False
+    return bool(_state(pid))
 
 
 def wait_until(condition: Callable[[], Any], description: str, timeout: float = 360.0) -> Any:
