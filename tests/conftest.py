@@ -31,7 +31,8 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # Folder of tests that start whole runs → fixture that they use.
 FORKED = {
     "client": "forked_exporters",  # its subject is also how a controller starts and ends
-    **dict.fromkeys(["cli", "docs", "hydra_sweeper", "study"], "forked_controllers"),
+    "docs": "forked_commands",
+    **dict.fromkeys(["cli", "hydra_sweeper", "study"], "forked_controllers"),
 }
 
 
@@ -115,6 +116,12 @@ def _controller_server(tmp_path_factory: pytest.TempPathFactory, services: None)
         yield server
 
 
+@pytest.fixture(scope="session")
+def _command_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with fork_server(tmp_path_factory.mktemp("forked"), "platform") as server:
+        yield server
+
+
 @pytest.fixture
 def forked_exporters(_exporter_server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the exporters of this test's runs be forks of a process that has imported MLflow, which takes seconds.
@@ -131,6 +138,15 @@ def forked_controllers(forked_exporters: None, _controller_server: Path, monkeyp
     It is for tests of what a run does, and not of its processes.
     """
     use_forks(monkeypatch, _controller_server)
+
+
+@pytest.fixture
+def forked_commands(forked_controllers: None, _command_server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the commands `platform …` be forks too, of a process that has imported all verbs.
+
+    It is for tests of what many commands do, one after another.
+    """
+    use_forks(monkeypatch, _command_server)
 
 
 @pytest.fixture(autouse=True)

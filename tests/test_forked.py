@@ -32,16 +32,22 @@ def main():
 """
 
 
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
-    """The process of a forked program."""
+@pytest.fixture(params=["module", "command"])
+def program(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The process of a forked program, which was started as a module or by the script of a command."""
     (tmp_path / "waits.py").write_text(PROGRAM)
+    script = tmp_path / "bin" / "waits"
+    script.parent.mkdir()
+    script.write_text("raise SystemExit('this is no fork')")
+    words = ["-P", "-m", "waits"] if request.param == "module" else [script]
     for name in ("told", "end"):
         os.mkfifo(tmp_path / name)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with fork_server(tmp_path, "waits") as server:
         use_forks(monkeypatch, server)
-        with subprocess.Popen([sys.executable, "-P", "-m", "waits", tmp_path / "told", tmp_path / "end"]) as child:
+        with subprocess.Popen([sys.executable, *words, tmp_path / "told", tmp_path / "end"]) as child:
             yield child
             child.kill()
 

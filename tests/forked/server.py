@@ -1,6 +1,7 @@
 """`python -m tests.forked.server PARENT PROGRAM [FILE]`: runs a program in forks, which have imported it already.
 
-The imports are most of the processor time of a small run: MLflow for an exporter, SQLAlchemy and Optuna for a controller.
+The imports are most of the processor time of a small run: MLflow for an exporter, SQLAlchemy and Optuna for a controller,
+and a verb's module for a command.
 FILE is a store of MLflow, which exporters open.
 
 Its stdin is a socket that listens. `sitecustomize.py` connects to it in the process that was started, passes signals on, and
@@ -46,7 +47,23 @@ def _controller() -> Callable[[], int]:
     return controller.main
 
 
-PROGRAMS = {"trialplane.exporter": _exporter, "trialplane.controller": _controller}
+def _command() -> Callable[[], int]:
+    from trialplane.cli import main
+
+    for module in sorted({module for module, _ in main.VERBS.values()}):
+        importlib.import_module(module)
+
+    def run() -> int:
+        try:
+            main.main()
+        except SystemExit as end:
+            return int(end.code or 0)
+        return 0
+
+    return run
+
+
+PROGRAMS = {"trialplane.exporter": _exporter, "trialplane.controller": _controller, "platform": _command}
 
 
 def _follow_peer(connection: socket.socket) -> None:
@@ -62,6 +79,9 @@ def _run(connection: socket.socket, program: Callable[[], int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    # Others than those of the server, which may have been of another kind: what can be written to is not always a file.
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115 - until the end
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - the same
     order = json.loads(data)
     os.environ.clear()
     os.environ.update(order["environment"])

@@ -8,7 +8,11 @@ import sys
 
 _servers = {server.rpartition("/")[2]: server for server in os.environ.get("FORK_SERVERS", "").split(os.pathsep)}
 
-if sys.orig_argv[2:3] == ["-m"] and sys.orig_argv[3] in _servers:
+# `python -P -m PROGRAM …`, or the script of a command: `python /…/bin/PROGRAM …`
+_arguments = sys.orig_argv[3:] if sys.orig_argv[2:3] == ["-m"] else sys.orig_argv[1:]
+_program = _arguments[0].rpartition("/")[2] if _arguments else ""
+
+if _program in _servers:
     try:
         import json
         import select
@@ -17,9 +21,9 @@ if sys.orig_argv[2:3] == ["-m"] and sys.orig_argv[3] in _servers:
         from pathlib import Path
 
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as _server:
-            _server.connect(_servers[sys.orig_argv[3]])
+            _server.connect(_servers[_program])
             _order = {
-                "arguments": sys.orig_argv[3:],
+                "arguments": _arguments,
                 "environment": dict(os.environ),
                 "folder": str(Path.cwd()),
                 "path": sys.path,
