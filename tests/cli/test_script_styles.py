@@ -361,6 +361,17 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         {"lr"},
         ["--lr=0.1"],
     ),
+    "argparse and no other library": (
+        """
+        import argparse, sys
+        assert not {"absl", "click", "docopt", "fire", "jsonargparse", "omegaconf", "typer", "tyro"} & sys.modules.keys()
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lr", type=float, default=0.1)
+        assert parser.parse_args().lr == 0.1
+        """,
+        {"lr"},
+        ["--lr=0.1"],
+    ),
     "yacs": (
         """
         import argparse, sys, types

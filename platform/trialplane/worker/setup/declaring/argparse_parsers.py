@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import enum
-import importlib
-import importlib.util
 import inspect
 import linecache
 import re
@@ -16,6 +14,7 @@ from collections.abc import Mapping
 from types import FrameType, MappingProxyType
 from typing import Any, NoReturn, cast
 
+from trialplane.training import imports
 from trialplane.wire.declared import LIGHTNING_CALLBACK, Option
 from trialplane.worker.setup.declaring.configurations import merges_pairs, object_leaves, yacs_values
 from trialplane.worker.setup.declaring.declarations import (
@@ -33,7 +32,7 @@ _LIGHTNING = ("model.", "data.")  # arguments of LightningCLI that belong to the
 
 
 def watch(declarations: Declarations, *, calls_parse_args: bool) -> None:
-    """Replace the functions that read the arguments, in argparse and the libraries that are installed.
+    """Replace the functions that read the arguments, in argparse and the libraries that the script imports.
 
     Args:
         declarations: Declarations to add to.
@@ -41,15 +40,21 @@ def watch(declarations: Declarations, *, calls_parse_args: bool) -> None:
             `parse_known_args` before.
     """
     _watch_argparse(declarations, calls_parse_args=calls_parse_args)
-    if importlib.util.find_spec("tyro"):
-        tyro: Any = importlib.import_module("tyro")
+
+    def watch_tyro(tyro: Any) -> None:
         tyro.cli = lambda component, **kwargs: _end_at_tyro(declarations, tyro, component, kwargs)
-    for name in ("pyrallis", "draccus"):
-        if importlib.util.find_spec(name):
-            _watch_dataclasses(declarations, importlib.import_module(f"{name}.argparsing").ArgumentParser)
-    if importlib.util.find_spec("jsonargparse"):
-        parser_class = importlib.import_module("jsonargparse").ArgumentParser
+
+    def watch_dataclasses(argparsing: Any) -> None:
+        _watch_dataclasses(declarations, argparsing.ArgumentParser)
+
+    def watch_jsonargparse(jsonargparse: Any) -> None:
+        parser_class = jsonargparse.ArgumentParser
         parser_class.parse_args = lambda parser, *args, **kwargs: _end_at_jsonargparse(declarations, parser)
+
+    imports.on_import("tyro", watch_tyro)
+    imports.on_import("pyrallis.argparsing", watch_dataclasses)
+    imports.on_import("draccus.argparsing", watch_dataclasses)
+    imports.on_import("jsonargparse", watch_jsonargparse)
 
 
 def _watch_argparse(declarations: Declarations, *, calls_parse_args: bool) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, NoReturn
 
+from trialplane.training import imports
 from trialplane.wire.declared import Option
 from trialplane.worker.setup.declaring.declarations import KINDS, Declarations, kind_of, parameter_name, plain_choices
 
@@ -12,13 +12,13 @@ _MODULES = ("click.core", "typer._click.core")  # typer includes a copy of click
 
 
 def watch(declarations: Declarations) -> None:
-    """Replace the function by which a command reads the arguments, in click and typer if they are installed."""
+    """Replace the function by which a command reads the arguments, in click and typer if the script imports them."""
+
+    def replace(module: Any) -> None:
+        module.Command.make_context = lambda command, *args, **kwargs: _end_at_click(declarations, command)
+
     for name in _MODULES:
-        try:
-            command_class = importlib.import_module(name).Command
-        except ImportError:
-            continue
-        command_class.make_context = lambda command, *args, **kwargs: _end_at_click(declarations, command)
+        imports.on_import(name, replace)
 
 
 def _end_at_click(declarations: Declarations, command: Any) -> NoReturn:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
-import importlib.util
 import inspect
 import itertools
 import optparse
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from trialplane.training import imports
 from trialplane.wire.declared import Option
 from trialplane.worker.setup.declaring.configurations import leaves
 from trialplane.worker.setup.declaring.declarations import KINDS, Declarations, kind_of, parameter_name, plain_choices
@@ -22,38 +23,33 @@ _ABSL = {"float": "float", "int": "int", "string": "str", "string enum": "str", 
 
 
 def watch(declarations: Declarations) -> None:
-    """Replace the functions that read the arguments, in the libraries that are installed."""
+    """Replace the functions that read the arguments, in the libraries that the script imports."""
     optparse.OptionParser.parse_args = lambda parser, *args, **kwargs: _end_at_optparse(declarations, parser)  # type: ignore[method-assign]
     for name, watch_library in _LIBRARIES.items():
-        if importlib.util.find_spec(name):
-            watch_library(declarations)
+        imports.on_import(name, functools.partial(watch_library, declarations))
 
 
-def _watch_fire(declarations: Declarations) -> None:
-    fire: Any = importlib.import_module("fire")
+def _watch_fire(declarations: Declarations, fire: Any) -> None:
     fire.Fire = lambda component=None, *args, **kwargs: _end_at_fire(declarations, component)
 
 
-def _watch_absl(declarations: Declarations) -> None:
-    flags: Any = importlib.import_module("absl.flags")
+def _watch_absl(declarations: Declarations, flags: Any) -> None:
     parse = flags.FlagValues.__call__
     flags.FlagValues.__call__ = lambda values, *args, **kwargs: _end_at_absl(declarations, parse, values)
 
 
-def _watch_docopt(declarations: Declarations) -> None:
-    docopt: Any = importlib.import_module("docopt")
+def _watch_docopt(declarations: Declarations, docopt: Any) -> None:
     docopt.docopt = lambda doc="", *args, **kwargs: _end_at_docopt(declarations, docopt, doc)
 
 
-def _watch_sacred(declarations: Declarations) -> None:
-    importlib.import_module("sacred").Experiment.run_commandline = lambda experiment, argv=None: _end_at_sacred(
+def _watch_sacred(declarations: Declarations, sacred: Any) -> None:
+    sacred.Experiment.run_commandline = lambda experiment, argv=None: _end_at_sacred(
         declarations, experiment, sys.argv if argv is None else argv
     )
 
 
-def _watch_omegaconf(declarations: Declarations) -> None:
+def _watch_omegaconf(declarations: Declarations, module: Any) -> None:
     """Replace the functions of OmegaConf, to end when values of the command line are merged into a configuration."""
-    module: Any = importlib.import_module("omegaconf")
     omegaconf, dict_config = module.OmegaConf, module.DictConfig
     merge, from_cli, get_node = omegaconf.merge, omegaconf.from_cli, dict_config._get_node
     command_line_configs: list[Any] = []
@@ -89,7 +85,7 @@ def _watch_omegaconf(declarations: Declarations) -> None:
 
 _LIBRARIES = {
     "fire": _watch_fire,
-    "absl": _watch_absl,
+    "absl.flags": _watch_absl,
     "docopt": _watch_docopt,
     "sacred": _watch_sacred,
     "omegaconf": _watch_omegaconf,
