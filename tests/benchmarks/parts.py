@@ -1,9 +1,9 @@
 """What does each part of the way from `submit` to the prompt take on a laptop? Beside plain Optuna, and an older checkout.
 
-    python -m tests.benchmarks.parts [--rounds 5] [--seconds 0.04] [--beside CHECKOUT]
+    python -m tests.benchmarks.parts [--rounds 5] [--warm-ups 1] [--seconds 0.04] [--beside CHECKOUT]
 
 Each round runs the study of figure `loop` on a terminal, as a user does, then the same with the platform of CHECKOUT, the
-root of another checkout of this repository, and as a script of Optuna's. The first round is a warm-up and not counted.
+root of another checkout of this repository, and as a script of Optuna's. Rounds to warm up come first, and do not count.
 CHECKOUT uses the same libraries and a home of its own.
 
 A trial writes when it began and ended, when its template began, and when this began and ended the import of train.py. The
@@ -103,6 +103,7 @@ def main() -> int:
     """Measure in turn, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.parts", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-ups", type=int, default=1, help="rounds before them, which do not count")
     parser.add_argument("--seconds", type=float, default=loop.SHORT, help="of a trial")
     parser.add_argument("--imports", default="json", metavar="MODULE", help="which train.py imports")
     parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="root of another checkout of this repository")
@@ -111,10 +112,10 @@ def main() -> int:
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in (*sources, OPTUNA)}
     with tempfile.TemporaryDirectory(prefix="trialplane-benchmarks-", ignore_cleanup_errors=True) as scratch:
         places = {name: _place(Path(scratch) / f"{index}", source) for index, (name, source) in enumerate(sources.items())}
-        for number in range(options.rounds + 1):
+        for number in range(options.warm_ups + options.rounds):
             samples = {name: _ours(place, f"parts-{number}", options) for name, place in places.items()}
             samples[OPTUNA] = _optuna(places[OURS], number, options)
-            for name, sample in samples.items() if number else ():
+            for name, sample in samples.items() if number >= options.warm_ups else ():
                 rounds[name].append(sample)
     Console(width=None if sys.stdout.isatty() else 140).print(_table(rounds), f"load {os.getloadavg()[0]:.1f}")
     return 0

@@ -78,7 +78,7 @@ def test_a_cluster_must_be_named() -> None:
 
 
 def test_parts_are_measured_beside_a_checkout_and_optuna() -> None:
-    command = [sys.executable, "-m", "tests.benchmarks.parts", "--rounds", "1", "--beside", str(ROOT)]
+    command = [sys.executable, "-m", "tests.benchmarks.parts", "--rounds=1", "--warm-ups=0", "--beside", str(ROOT)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=850)
     assert ended.returncode == 0, ended.stderr
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in ended.stdout.splitlines() if "│" in line]
