@@ -1440,6 +1440,20 @@ def test_a_value_in_an_imported_module_can_be_searched(platform, written: Path, 
     assert job.search.enqueue == ({"Extra.trees": 9, "Forest.trees": 9},)
 
 
+def test_names_of_a_settings_file_that_are_meant_are_shown_in_the_command(platform, workplace: Path) -> None:
+    """They end with the name, or have one of its choices as value."""
+    config = "layers:\n- {size: 8, dropout: 0.5}\n- {size: 4, dropout: 0.1}\noptim: {lr: 0.1, name: sgd}\n"
+    write(workplace, {"fit.py": "open('config.yaml')\nprint('loss=1')\n", "config.yaml": config})
+    space = ["--space", "lr=1..2", "--space", "dropout=0.1..0.5", "--space", "optimizer=sgd,adam"]
+    result = platform("init", "--from", "python fit.py train", "--no-smoke", *space, "--objective", "loss:min")
+    command = re.search(r"`platform (init .*?)` searches each", result.stderr)
+    assert command is not None, result.output
+    assert platform(*shlex.split(command[1]), "--no-smoke").exit_code == 0
+    job = made(".")
+    assert job.arguments is not None and job.arguments.file == "config.yaml"
+    assert job.search.enqueue == ({"optim.lr": 0.1, "layers.0.dropout": 0.5, "layers.1.dropout": 0.1, "optim.name": "sgd"},)
+
+
 @pytest.mark.parametrize(
     "files",
     [

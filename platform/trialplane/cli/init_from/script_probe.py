@@ -936,13 +936,14 @@ def refuse_unknown(
         names_text = " and no ".join(unknown_names)
         raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
     call = parsed_script.call or script.Call(copy.file.name)
-    in_files = {name: key for name in unknown_names if (key := _find_key(name, copy.folder, call.arguments)) is not None}
+    names_in_files = [name for name in unknown_names if not _longer_names(name, known_names)]
+    in_files = {name: key for name in names_in_files if (key := _find_key(name, copy.folder, call.arguments)) is not None}
     shared = {option.name: option for option in declared.options if option.shared}
     similar_sizes = {name: shared[size] for name in unknown_names if (size := arguments.similar_size(name, shared))}
     started_remedy = launcher.started_remedy(started_commands)
     # Of a command that a shell script starts, the settings file is found.
     remedy = f"; {started_remedy}" if in_files and started_remedy else _file_remedy(in_files, declared, call.folder, typed)
-    remedy = remedy or _remedy_with_longer_names(typed, unknown_names, known_names)
+    remedy = remedy or _remedy_with_names(typed, unknown_names, declared.options)
     if not remedy and typed and len(unknown_names) == 1 and similar_sizes:
         [(name, layer_size)] = similar_sizes.items()
         command = _with_names(typed, {name: [layer_size.name]})
@@ -1035,12 +1036,23 @@ def _longer_names(name: str, known_names: Collection[str]) -> list[str]:
     return sorted(known_name for known_name in known_names if known_name.endswith(f".{name}"))
 
 
-def _remedy_with_longer_names(typed: str, unknown_names: Sequence[str], known_names: Collection[str]) -> str:
-    """Return the clause with the user's command and longer names in place of unknown ones; "" if one of them has none."""
-    longer_names = {name: _longer_names(name, known_names) for name in unknown_names}
-    if not typed or not all(longer_names.values()):
+def _remedy_with_names(typed: str, unknown_names: Sequence[str], options: Sequence[Option]) -> str:
+    """Return the clause with the user's command and known names in place of unknown ones; "" if one of them has none."""
+    space_words = (word for option, word in itertools.pairwise(shlex.split(typed)) if option == "--space")
+    choices_by_name = {name: texts.split(",") for name, _, texts in (word.partition("=") for word in space_words)}
+    meant_names = {name: _meant_names(name, choices_by_name.get(name, []), options) for name in unknown_names}
+    if not typed or not all(meant_names.values()):
         return ""
-    return f"; `{_with_names(typed, longer_names)}` searches each of them: leave out those that you do not mean"
+    return f"; `{_with_names(typed, meant_names)}` searches each of them: leave out those that you do not mean"
+
+
+def _meant_names(name: str, choices: Sequence[str], options: Sequence[Option]) -> list[str]:
+    """Return the options that a name may mean: those that end with it, or else those whose value is one of its choices.
+
+    `optimizer=sgd,adam` may mean `optim.name`, which is sgd.
+    """
+    longer_names = _longer_names(name, {option.name for option in options})
+    return longer_names or [option.name for option in options if option.kind == "str" and option.default in choices]
 
 
 def _with_names(typed: str, other_names: Mapping[str, Sequence[str]]) -> str:
