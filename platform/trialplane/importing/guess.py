@@ -310,22 +310,23 @@ def is_searchable(option: Option) -> bool:
 def duration(searched: Collection[str], options: Sequence[Option]) -> str:
     """Return the searched argument that is the number of steps or epochs of a run, by its name: `niters`, `opt.max_steps`.
 
-    It is "" if there is none. In reinforcement learning `n_epochs` are the passes over a rollout. Beside other epochs or
-    updates, `num_steps` is the length of a rollout, as in PPO, and `timesteps` that of a diffusion.
+    It is "" if there is none, or if an argument that is not searched is rather the duration. In reinforcement learning
+    `n_epochs` are the passes over a rollout. Beside other epochs or updates, `num_steps` is the length of a rollout, as in
+    PPO, and `timesteps` that of a diffusion.
     """
     all_keys = {_duration_key(name) for name in (*searched, *(option.name for option in options))}
     has_rollouts, has_diffusion = _has_rollouts(all_keys), _has_diffusion(all_keys)
-    counts = [option.name for option in options if isinstance(option.default, (int, float)) and option.default > 0]
+    positive = [option.name for option in options if isinstance(option.default, (int, float)) and option.default > 0]
     durations: list[str] = []
-    for name in dict.fromkeys((*searched, *counts)):
+    for name in dict.fromkeys((*searched, *positive)):
         key = _duration_key(name)
         is_passes = has_rollouts and _EPOCHS.fullmatch(key)  # over one rollout
         is_of_diffusion = has_diffusion and "time" in key and _PLAIN_STEPS.fullmatch(key)
         if _DURATION.fullmatch(key) and not is_passes and not is_of_diffusion:
             durations.append(name)
-    # Beside others, plain steps are the length of a rollout.
-    others = [name for name in durations if not _PLAIN_STEPS.fullmatch(_duration_key(name))]
-    return next((name for name in others or durations if name in searched), "")
+    # Beside others, plain steps are the length of a rollout: `num_steps` beside `max_epochs`.
+    without_plain_steps = [name for name in durations if not _PLAIN_STEPS.fullmatch(_duration_key(name))]
+    return next((name for name in without_plain_steps or durations if name in searched), "")
 
 
 def _has_rollouts(keys: Set[str]) -> bool:
@@ -458,10 +459,10 @@ def monitored(options: Sequence[Option]) -> Monitored | None:
         section, dot, last_part = name.rpartition(".")
         match = _MONITORED.fullmatch(text)
         if last_part in _MONITORS and match is not None:
-            metric_mode, metric = match.groups(default="")
-            modes_beside = (texts.get(f"{section}{dot}{key}", "") for key in _MODES)
-            mode = next(filter(None, (metric_mode, *modes_beside)), "")
-            known_direction = {"min": "minimize", "max": "maximize"}.get(mode[:3])  # of `min`, `minimize` or `minimum`
+            mode_before_metric, metric = match.groups(default="")
+            modes = [mode_before_metric, *(texts.get(f"{section}{dot}{key}", "") for key in _MODES)]
+            mode = next(filter(None, modes), "")  # min, minimize, minimum …
+            known_direction = {"min": "minimize", "max": "maximize"}.get(mode[:3])
             return Monitored(option=name, metric=metric, direction=known_direction or direction(metric))
     return None
 

@@ -506,15 +506,15 @@ def _printed_metric(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
     It is the first name of a loss or a score in the last value of the last `print` without words, or else in the expressions
     that are assigned to the printed variables, the last assignment first; otherwise "cost".
     """
-    prints = [call for call in calls if naming.dotted(call.func) == "print"]
-    last_values = [values[-1] for call in prints if (values := _wordless_values(call.args))]
-    last_value = max(last_values, key=lambda value: value.lineno, default=None)
-    if last_value is None:
+    values_by_print = [_wordless_values(call.args) for call in calls if naming.dotted(call.func) == "print"]
+    last_values = [values[-1] for values in values_by_print if values]
+    printed = max(last_values, key=lambda value: value.lineno, default=None)
+    if printed is None:
         return "cost"
-    variables = {node.id for node in ast.walk(last_value) if isinstance(node, ast.Name)}
+    variables = {node.id for node in ast.walk(printed) if isinstance(node, ast.Name)}
     assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
     assigned = [node.value for node in reversed(assignments) if ast.unparse(node.targets[0]) in variables]
-    names = (name for expression in (last_value, *assigned) for name in guess.candidates(ast.unparse(expression)))
+    names = (name for expression in (printed, *assigned) for name in guess.candidates(ast.unparse(expression)))
     return next((name for name in names if name.isidentifier()), "cost")
 
 

@@ -200,7 +200,7 @@ def shell_start(file: Path, parsed_script: Script, text: str) -> Start:
     working_directory, start_by_paths = Path.cwd().resolve(), start(file, parsed_script, text)
     if not _can_start_in(working_directory, file):
         return start_by_paths
-    # The command is read with the values of the shell's variables, such as a loop's; the text has their names only.
+    # The text has only the names of the shell's variables, and the command has their values.
     all_text = f"{text}\n{' '.join(parsed_script.command)}"
     module_paths = [module.replace(".", "/") for module in _NAMED_MODULE.findall(all_text)]
     paths = [*_NAMED_PATH.findall(all_text), *module_paths, *(f"{path}.py" for path in module_paths)]
@@ -243,7 +243,7 @@ def has_unrelated_files(folder: Path) -> bool:
 
 
 def _import_roots(
-    file: Path, module: str, imported: Sequence[str], objects: Collection[str], above: Sequence[Path]
+    file: Path, module: str, names: Sequence[str], full_names: Collection[str], above: Sequence[Path]
 ) -> list[Path]:
     """Return the folders from which a script imports in addition to its own.
 
@@ -253,20 +253,20 @@ def _import_roots(
     Args:
         file: Path of the script.
         module: Name of the script as a module; "" if it is run as a script.
-        imported: Names of the modules and packages that it imports.
-        objects: Full names of what it imports from them.
+        names: First parts of the names of the modules that it imports.
+        full_names: Full names of these modules, and of what it imports from them.
         above: Folders above the script's, in which modules are looked for.
     """
     home = file.parent
     roots = [file.parents[module.count(".")]] if module else []
     candidates = [root for folder in above for root in (folder, folder / "src")]
-    for name in imported:
+    for name in names:
         if any(has_module(folder, name) for folder in (home, *roots)) or is_installed(name):
             continue
-        object_paths = [object_name.replace(".", "/") for object_name in objects if object_name.startswith(f"{name}.")]
+        full_paths = [full_name.replace(".", "/") for full_name in full_names if full_name.startswith(f"{name}.")]
         for root in candidates:
             # A folder that is only named like the module counts if it has what the script imports from the module.
-            paths = object_paths if _is_named_by_chance(root, name, home) else [name]
+            paths = full_paths if _is_named_by_chance(root, name, home) else [name]
             if any(has_module(root, path) for path in paths):
                 roots.append(root)
                 break
