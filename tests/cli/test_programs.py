@@ -1444,7 +1444,7 @@ def test_names_of_a_settings_file_that_are_meant_are_shown_in_the_command(platfo
     """They end with the name, or have one of its choices as value."""
     config = "layers:\n- {size: 8, dropout: 0.5}\n- {size: 4, dropout: 0.1}\noptim: {lr: 0.1, name: sgd}\n"
     write(workplace, {"fit.py": "open('config.yaml')\nprint('loss=1')\n", "config.yaml": config})
-    space = ["--space", "lr=1..2", "--space", "dropout=0.1..0.5", "--space", "optimizer=sgd,adam"]
+    space = ["--space", "lr=0.01..1", "--space", "dropout=0.1..0.5", "--space", "optimizer=sgd,adam"]
     result = platform("init", "--from", "python fit.py train", "--no-smoke", *space, "--objective", "loss:min")
     command = re.search(r"`platform (init .*?)` searches each", result.stderr)
     assert command is not None, result.output
