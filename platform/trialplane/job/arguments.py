@@ -232,22 +232,12 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
 
 
 def similar_size(name: str, shared_names: Iterable[str]) -> str:
-    """Return the first name of a number that two layers share if an unknown name may mean it; "" otherwise.
-
-    Args:
-        name: Unknown name, such as `hidden_size`.
-        shared_names: Names of such numbers, see `Spot.is_shared`.
-    """
+    """Return the first name of a number that layers share if an unknown name, such as hidden_size, may mean it; or ""."""
     return next(iter(shared_names), "") if _LAYER_SIZE.search(name) else ""
 
 
 def _linked(tree: ast.Module, spots: Mapping[str, Spot]) -> dict[str, Spot]:
-    """Return positions by name, with one name for a whole number that one layer puts out and the next one takes in.
-
-    Args:
-        tree: Syntax tree of a script.
-        spots: Positions by name, without this rule.
-    """
+    """Return positions by name, with one name for a whole number that one layer puts out and the next one takes in."""
     names = {id(spot.value): name for name, spot in spots.items()}  # by identity: equal values are different nodes
     linked = dict(spots)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -299,9 +289,7 @@ def _constant_spots(tree: ast.Module) -> Iterator[tuple[str, Spot]]:
 def _numbered_spots(tree: ast.Module, named: Mapping[str, Spot]) -> dict[str, Spot]:
     """Return the positions of calls' keywords of the same name, numbered: `width` and `width_2` for two `Net(width=8)`.
 
-    Args:
-        tree: Syntax tree of a script.
-        named: Positions with a name of their own, which are left out; see `spots`.
+    Those that have a name of their own are left out.
     """
     # By identity, because two equal values in the script are two nodes of the tree.
     named_values = {id(position.value) for spot in named.values() for position in (spot, *spot.others)}

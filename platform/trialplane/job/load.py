@@ -234,12 +234,7 @@ def _commented_params(file: Path) -> dict[str, str]:
 
 
 def _values_in_settings_file(job_arguments: Any, folder: Path) -> Mapping[str, Any]:
-    """Return the values in the settings file of a job, by dotted name; {} without one, or if it cannot be read.
-
-    Args:
-        job_arguments: Field `arguments` of the job, which may be invalid.
-        folder: Folder of the job.
-    """
+    """Return the values in the settings file of a job, by dotted name; {} without one, or if it cannot be read."""
     name = job_arguments.get("file") if isinstance(job_arguments, dict) else job_arguments
     if not isinstance(name, str) or not (isinstance(job_arguments, dict) or name.endswith(settings.SUFFIXES)):
         return {}
@@ -403,14 +398,7 @@ def _apply_profile(job_draft: Draft, job_file: Document, name: str) -> None:
 
 
 def _judge_profile(base: Draft, job_file: Document, name: str, base_judgment: verdict.Judgment) -> list[Issue]:
-    """Return the issues that the job has only with a profile. All profiles are checked, also those that are not selected.
-
-    Args:
-        base: Draft of the job without a profile.
-        job_file: The job file.
-        name: Name of the profile.
-        base_judgment: Result of validating the job without a profile.
-    """
+    """Return the issues that the job has only with a profile. All profiles are checked, also those that are not selected."""
     with_profile = base.copy()
     _apply_profile(with_profile, job_file, name)
     judgment = verdict.judge(

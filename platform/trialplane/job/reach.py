@@ -369,13 +369,7 @@ class _Code:
 
 
 def _code_without_arguments(script: Path, roots: Sequence[Path], names: Collection[str]) -> _Code | None:
-    """Return the values of a script if it certainly reads no parameters; None otherwise.
-
-    Args:
-        script: The script.
-        roots: Folders with files that it may import, the job's folder first.
-        names: Names of the parameters.
-    """
+    """Return the values of a script if it certainly reads no parameters; None otherwise. The first root is the job's folder."""
     files: list[_File] = []
     for file in _files(script, roots):
         if file is None or _reads_arguments(file.tree):
@@ -478,10 +472,6 @@ def _files(script: Path, roots: Sequence[Path]) -> Iterator[_File | None]:
     """Yield a script and all files that it may import, itself or by others. None for one that cannot be parsed.
 
     A file is imported if code names it in an import, or in a text, as in `exec(open("configurator.py").read())`.
-
-    Args:
-        script: The script, which is the first.
-        roots: Folders with the files.
     """
     files_by_name = _files_by_name(roots)
     # Folders are packages also without __init__.py.

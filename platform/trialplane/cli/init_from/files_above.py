@@ -101,15 +101,7 @@ def _has_data(path: Path, folder: Path) -> bool:
 
 
 def _path_above_error(command_line: str, reason: str, path: Path, folder: Path, request: Request) -> OtherFolderError:
-    """Return the error for a command that reads a path above the job's folder, with the command that works.
-
-    Args:
-        command_line: Command line.
-        reason: Beginning of the message.
-        path: The path.
-        folder: Folder in which the command runs.
-        request: Options of the user.
-    """
+    """Return the error for a command that reads a path above the job's folder, with the command that works."""
     common_folder = Path(os.path.commonpath([folder, os.path.normpath(path)]))
     command_there = f"cd {shlex.quote(folder.relative_to(common_folder).as_posix())} && {command_line}"
     return _other_folder_error(f"{reason}, above this folder", common_folder, command_there, request)
@@ -151,12 +143,7 @@ def _refuse_modules_above(
 ) -> None:
     """Check that the script of a command imports no module of a folder that the working directory lacks.
 
-    Args:
-        command_line: Command line.
-        call: Its call of the script. Its PYTHONPATH may name such folders, too.
-        roots: Folders with modules that the script imports, also those that it adds to `sys.path` by itself.
-        script_text: Text of the script.
-        request: Options of the user.
+    The folders are `roots`, also those that the script adds to `sys.path` by itself, and those in PYTHONPATH of the command.
 
     Raises:
         InputError: It imports one, see `_module_above_error`.

@@ -155,10 +155,7 @@ def _parsed_parameters(copy: ScriptCopy, parsed_script: Script, requested: Colle
 def searches_only_constants(parsed_script: Script, requested: Collection[str], names_in_file: Sequence[str]) -> bool:
     """Return whether the user wants to search values in the text of a script that runs without arguments, and no others.
 
-    Args:
-        parsed_script: Content of the script.
-        requested: Names of the parameters that the user wants to search.
-        names_in_file: Names of the values in its settings file, which come first.
+    Values of its settings file come before those.
     """
     may_run_alone = parsed_script.style in _RUN_ALONE and not any(option.required for option in parsed_script.options)
     # With GLOBALS, the script's options are the values in its text.
@@ -493,12 +490,6 @@ def _typed_option(name: str, command: Script, declared: Declared) -> Option | No
 def _read_called_script(path: Path, call: script.Call, command: Script, requested: Collection[str]) -> Script:
     """Return the content of the script that a command calls. Its own search is left out if the user does not mean that.
 
-    Args:
-        path: Path of the script in the copy.
-        call: Call of the script in the command.
-        command: The command.
-        requested: Names of the parameters that the user wants to search; none to guess.
-
     Raises:
         InputError: The script has a search of its own, and the command no parameter to search.
         SpecError: A file is not Python.
@@ -528,13 +519,7 @@ def subcommand(words: Sequence[str]) -> str:
 def _not_overridden(
     declared: Declared, command: Script, in_file: Mapping[str, Option]
 ) -> tuple[dict[str, Option], tuple[str, ...]]:
-    """Return the values of a settings file that no flag of a command overrides, and a remark on each of the others.
-
-    Args:
-        declared: Options of the script that the command calls, by whose aliases a flag may override a value, too.
-        command: The command.
-        in_file: Values in the file by their dotted names.
-    """
+    """Return the values of a settings file that no flag of a command overrides, and a remark on each of the others."""
     flags = [word.partition("=")[0] for word in command.call.arguments] if command.call is not None else []
     typed_options = [option for option in declared.options if set(option.aliases) & set(flags)]
     flags += [alias for option in typed_options for alias in option.aliases]
@@ -546,13 +531,7 @@ def _not_overridden(
 def _requested_constants(
     parsed_script: Script, requested: Collection[str], declared_names: Collection[str]
 ) -> dict[str, Option]:
-    """Return the values in the text of a script that the user wants to search, by name.
-
-    Args:
-        parsed_script: Content of the script.
-        requested: Names of the parameters that the user wants to search.
-        declared_names: Names of arguments. A value with the name of one is left out, as the argument sets it.
-    """
+    """Return the values in the text of a script that the user wants to search, by name, except those that arguments set."""
     spellings = set(map(_normalized, declared_names))
     options = (option for option in parsed_script.values if _normalized(option.name) not in spellings)
     requested_names = {name.lower() for name in requested}
@@ -744,11 +723,6 @@ def _with_file_defaults(options: Sequence[Option], folder: Path, words: Sequence
     """Return the options of a script with a configurator, whose defaults are the values in its Python files of settings.
 
     Options without a plain value are left out.
-
-    Args:
-        options: Options of the script.
-        folder: Folder in which the script is started.
-        words: Its arguments, which may name files of settings.
     """
     file_values: dict[str, Any] = {}
     for word in words:

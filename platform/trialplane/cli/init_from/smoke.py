@@ -226,12 +226,6 @@ def _add_unnamed_metric(
     """Add the metric that a script prints as a number without a name, and its steps, if there is one.
 
     The number is alone in the last line, or behind a number of a step, which increases, in several lines.
-
-    Args:
-        output: Output of the script.
-        name: Name for the metric.
-        metrics: Metrics, by their source, to which it is added.
-        steps_by_source: Steps to which its own are added.
     """
     if not name.isidentifier():  # it would be the name of a group in a regular expression
         return

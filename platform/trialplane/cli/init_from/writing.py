@@ -390,13 +390,7 @@ def _pass_by_argument(
 
 
 def _refuse_ambiguous(file: settings_file.SettingsFile, flag: str, copy: ScriptCopy, request: Request) -> None:
-    """Check that a script's argument can name only one settings file.
-
-    Args:
-        file: The file.
-        flag: Flag of the argument; "" for none.
-        copy: Copy of the script.
-        request: Options of the user.
+    """Check that a script's argument, which may have no flag, can name only one settings file.
 
     Raises:
         InputError: Several files are equally likely. The message has a command for each.
@@ -436,16 +430,7 @@ def _run_smoke(
     """Run a script once with its defaults or the command's values, and print the metrics that it has.
 
     A script that needs the variables of torchrun gets a command with torchrun, and one that reads the revision of its Git
-    repository a link to it. Then it runs again.
-
-    Args:
-        origin: File from which the job is made.
-        job: The job.
-        parsed_script: Content of the script.
-        copy: Copy of the job's folder for probes.
-        folder: Another copy, in which the script runs.
-        request: Options of the user.
-        watched: See `smoke.run`.
+    repository a link to it. Then it runs again, in `folder`, a copy of the job's folder. For `watched` see `smoke.run`.
 
     Returns:
         The job, perhaps with another command or another link, and the result of the last run.
