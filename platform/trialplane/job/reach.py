@@ -369,7 +369,7 @@ class _Code:
 
 
 def _code_without_arguments(script: Path, roots: Sequence[Path], names: Collection[str]) -> _Code | None:
-    """Return the values of a script if it certainly reads no parameters; None otherwise. The first root is the job's folder."""
+    """Return the values of a script if it certainly reads no parameters, or None. The first root is the job's folder."""
     files: list[_File] = []
     for file in _files(script, roots):
         if file is None or _reads_arguments(file.tree):
