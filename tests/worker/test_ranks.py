@@ -193,7 +193,7 @@ def test_a_job_that_never_asks_is_stopped_at_once(shared: Bench) -> None:
 def test_a_rank_that_does_not_stop_is_killed_after_the_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trialplane.worker.running.STOP_MARGIN", 60.0)
     with Bench(tmp_path, MODULES, ranks=2, grace=5.0) as bench:  # rank 0 stops in time also on a busy machine
-        event = bench.slot.run(bench.request("stops_in_part"))
+        event = bench.slot.run(bench.request("stops_in_part", folder=str(tmp_path)))
         bench.slot.stop("enough")
         outcome = next_outcome(bench, event)
     assert outcome.failure is FailureClass.LOST

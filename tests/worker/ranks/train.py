@@ -53,6 +53,12 @@ def note(ctx, **facts):
     file.with_suffix(".part").rename(file)
 
 
+def wait_for_notes(ctx, *ranks):
+    """Wait until these ranks have noted something."""
+    while not all(Path(ctx.params["folder"], f"rank-{rank}").exists() for rank in ranks):
+        time.sleep(0.01)
+
+
 def looks(ctx):
     names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "OMP_NUM_THREADS"]
     names += ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "TMPDIR"]
@@ -169,9 +175,11 @@ def stops(ctx):
 def stops_in_part(ctx):
     """Rank 1 hears of the end and does not care."""
     ctx.stopping  # noqa: B018  asks
-    ctx.report(1, score=0.5)
     if ctx.rank == 1:
+        note(ctx, asked=True)
         wait()
+    wait_for_notes(ctx, 1)  # before the report, after which the test stops all
+    ctx.report(1, score=0.5)
     wait_for_stop(ctx)
     raise ctx.stopped(7)
 
@@ -239,8 +247,7 @@ def lingers(ctx):
         os.kill(os.getpid(), signal.SIGSTOP)
     if ctx.rank:
         wait()
-    while not all(Path(ctx.params["folder"], f"rank-{rank}").exists() for rank in (1, 2)):
-        time.sleep(0.01)
+    wait_for_notes(ctx, 1, 2)
     return 1.0
 
 
