@@ -48,6 +48,7 @@ _SILENT = re.compile(r"#|echo\b|$")  # a line of a recipe that trains nothing
 _MAKE_DEFINITION = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?+]?=(.*)$", re.MULTILINE)  # FLAGS = --lr $(LR)
 _RULE = re.compile(r"(?P<targets>[\w./ -]+):(?![:=])(?P<prerequisites>[^#;]*)")  # train eval: data
 _MAKE_REFERENCE = re.compile(r"\$[({](\w+)[)}]")  # $(LR), ${LR}
+_MORE_ARGUMENTS = re.compile(r"ARG|FLAG|OPT|EXTRA|PARAM", re.IGNORECASE)  # usual names of what a user adds to a command
 _PATH = re.compile(r"(?<![\w./$-])\w[\w.-]*/[\w./-]*\w")  # src/train.py
 _LOOP = re.compile(r"^\s*for\s+(\w+)\s+in\s+([^;\n]+?)\s*(?:;|$)", re.MULTILINE)  # for lr in 0.1 0.01;
 _ARRAY = re.compile(r"^\s*(\w+)=\(([^()]*)\)", re.MULTILINE)  # rates=(0.1 0.01)
@@ -805,10 +806,14 @@ def _recipe_command(text: str, target: str, typed: Mapping[str, str] | None = No
     """
     values = {**_first_values(_MAKE_VARIABLE.findall(text)), **(typed or {})}
 
+    def value(reference: re.Match[str]) -> str:
+        """Return the value of a variable, which for ARGS in `$(ARGS)` is empty unless it is set; else the reference."""
+        return values.get(reference[1], "" if _MORE_ARGUMENTS.search(reference[1]) else reference[0])
+
     def with_values(lines: Sequence[str]) -> list[str]:
         """Return the lines that may train, with the values of variables."""
         loud_lines = [line for line in lines if not _SILENT.match(line)]
-        return [_MAKE_REFERENCE.sub(lambda match: values.get(match[1], match[0]), line) for line in loud_lines]
+        return [_MAKE_REFERENCE.sub(value, line).rstrip() for line in loud_lines]
 
     prerequisites, recipe = map(with_values, _make_commands(text, target))
     commands = [line for line in reversed(recipe) if "$" not in line]

@@ -310,8 +310,10 @@ def exists(path: Path) -> bool:
 
 
 def is_installed(name: str) -> bool:
-    """Return whether a module can be imported here."""
-    return _installed_spec(name) is not None
+    """Return whether a module can be imported here, and not only from a folder of the project in PYTHONPATH."""
+    entries = map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    of_project = (entry for entry in entries if entry.resolve().is_relative_to(Path.cwd()))
+    return _installed_spec(name) is not None and not any(has_module(entry, name) for entry in of_project)
 
 
 def _installed_spec(name: str) -> importlib.machinery.ModuleSpec | None:

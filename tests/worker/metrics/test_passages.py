@@ -36,6 +36,10 @@ def found(root: Path, text: str, *names: str) -> dict[str, float]:
     "text",
     [
         """
+        /lib/sklearn/linear_model.py:1135: FutureWarning: 'penalty' was deprecated. Use l1_ratio=0 instead.
+          warnings.warn(
+        """,
+        """
         Traceback (most recent call last):
           File "/work/train.py", line 5, in main
             raise SystemExit(loss=3)

@@ -41,6 +41,7 @@ _BY_PARAMS = (
 _MOST_SETTINGS_FILES = 200
 _MOST_PLACES = 20  # values without a name of their own in a message
 # Name of an argument that may take pairs of a name and a value.
+_TESTS = re.compile(r"(?:^|/)tests?(?:/|_[^/]*$)|_tests?\.py$")  # tests/layers.py, test_layers.py, layers_test.py
 _TAKES_PAIRS = re.compile(r"(?:hyper[_-]?)?param(?:eter)?s|hparams|overrides?|opts?")
 # Flag of absl for bindings of gin.
 _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
@@ -296,7 +297,7 @@ def _options_in_file(
     # none, and Hydra does not list all keys.
     lists_all = not (declared.failure or declared.overrides or declared.pairs or called.script.style is Style.HYDRA)
     if lists_all and requested_names.isdisjoint(map(_normalized, in_file)):
-        missing_names = [name for name in requested if not any(_may_mean(name, known_name) for known_name in known_names)]
+        missing_names = [name for name in requested if not any(may_mean(name, known_name) for known_name in known_names)]
         if (constants_of_module := _module_constants(called.copy, called.call, missing_names)) is not None:
             module, in_file = constants_of_module
             command = dataclasses.replace(command, config=module)
@@ -329,10 +330,11 @@ def _module_constants(copy: ScriptCopy, call: script.Call, names: Collection[str
     roots = list(dict.fromkeys(Path(os.path.normpath(root)) for root in roots))
     values_by_file: dict[Path, dict[str, Option]] = {}
     for file in script_folder.imported_files(copy.path, roots) if names else ():
-        if not file.is_relative_to(copy.folder):  # a trial cannot replace its values
+        # A trial cannot replace values elsewhere, and those of the script's tests do nothing.
+        if not file.is_relative_to(copy.folder) or _TESTS.search(file.relative_to(copy.folder).as_posix()):
             continue
         options = script.module_options(script_folder.source(file), file.name)
-        values = {option.name: option for option in options if any(_may_mean(name, option.name) for name in names)}
+        values = {option.name: option for option in options if any(may_mean(name, option.name) for name in names)}
         if values:
             values_by_file[file] = values
     if len(values_by_file) != 1:
@@ -343,7 +345,7 @@ def _module_constants(copy: ScriptCopy, call: script.Call, names: Collection[str
     return module, values
 
 
-def _may_mean(name: str, known_name: str) -> bool:
+def may_mean(name: str, known_name: str) -> bool:
     """Return whether a requested name may mean a known one, in another spelling or without the beginning of it."""
     return _normalized(known_name) == _normalized(name) or _normalized(known_name).endswith(f".{_normalized(name)}")
 

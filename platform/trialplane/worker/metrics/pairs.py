@@ -165,7 +165,8 @@ def spellings_of(metric: str) -> list[Spelling]:
 def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
     """Return expressions that find a metric's value by its name in any spelling; none if the name has no letter or digit.
 
-    The first one finds a value after the name, as `val loss 2.1`; the second one a value before it, as `0.98 accuracy`.
+    The first one finds a value after the name, as `val loss 2.1`; the second one a value before it, as `0.98 accuracy` or `a
+    score of 0.98 roc_auc`.
     """
     name_pattern = spelling(name)
     if not name_pattern:
@@ -184,5 +185,7 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
     # Without anything between, only a decimal number: `loss0.595`, and not `mAP0.5: 0.6` or `loss0.595.pt`.
     attached = r"(?=\d{1,15}\.\d++(?![\w.]|\s*[:=]|\s+[-+.\d]))"
     value_after = rf"(?<!\w)(?P<name>{name_pattern})(?:(?!\w)[\"']?{between}\s*+|{attached}){value}"
-    value_before = rf"(?:^|[:=|,;(]) *+(?P<value>\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++(?P<name>{name_pattern})(?!\w)"
+    value_before = (
+        rf"(?:^|[:=|,;(]|\bof(?= )) *+(?P<value>\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++(?P<name>{name_pattern})(?!\w)"
+    )
     return re.compile(value_after, re.IGNORECASE), re.compile(value_before, re.IGNORECASE)

@@ -1,9 +1,9 @@
 """Recognize the passages of a program's output in which numbers are usually not results.
 
-These are tracebacks, stacks as `faulthandler` prints them, lines of the platform itself, tables of a model's layers, lines
-of the logs of Optuna and LightGBM, and dumps of arguments or objects: `Namespace(lr=0.1, …)`, `Config: {…}`, a model, or a
-heading like `Arguments:` with a setting in each line below. In dumps and logs, the metrics that the job names still count as
-results. Pure: text in, text out.
+These are tracebacks, warnings of Python, stacks as `faulthandler` prints them, lines of the platform itself, tables of a
+model's layers, lines of the logs of Optuna and LightGBM, and dumps of arguments or objects: `Namespace(lr=0.1, …)`,
+`Config: {…}`, a model, or a heading like `Arguments:` with a setting in each line below. In dumps and logs, the metrics that
+the job names still count as results. Pure: text in, text out.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _STACK = "(most recent call first)"
 _OPTUNA_LOG = re.compile(r"(?:\x1b\[[\d;]*m)*\[[DIWEC] \d{4}-\d\d-\d\d [\d:,]+\]|Trial \d+ finished with value")
 # LightGBM's own messages, but not the metrics of its command: `[LightGBM] [Info] Iteration:1, valid_1 auc : 0.77`.
 _LIGHTGBM_LOG = re.compile(r"\[LightGBM\] \[\w+\] (?!Iteration:)")
+_WARNING = re.compile(r"\S+:\d+: \w*Warning: ")  # train.py:3: FutureWarning: use alpha=0 instead
 _OWN_PREFIXES = ("SIGTERM: ", "trialplane: ", "Extension modules: ")  # faulthandler writes the last one
 
 _WORDS = r"(?:hyper[- ]?)?param(?:eter)?s|hparams|arg(?:ument)?s|config(?:uration)?|options|settings|flags|opts?|cfg"
@@ -109,7 +110,7 @@ class Passages:
         if _STACK in line:
             self._in_stack = True
             return _NO_RESULT
-        if line.startswith(_OWN_PREFIXES):
+        if line.startswith(_OWN_PREFIXES) or _WARNING.match(line):
             return _NO_RESULT
         return self._begin_dump_or_log(line) if self._has_dumps else ResultPart(line)
 
