@@ -1457,12 +1457,10 @@ def test_names_of_a_settings_file_that_are_meant_are_shown_in_the_command(platfo
 @pytest.mark.parametrize("command", ["python scripts/fit.py", "make fit"])
 def test_only_a_module_above_has_the_value(platform, workplace: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """It is found without an argument in the command, also if PYTHONPATH has its folder. The script's tests set nothing."""
-    fit = "import argparse, nets.kinds, nets.tests\nargparse.ArgumentParser().parse_args()\nprint('loss=1')\n"
+    fit = "import argparse, nets.kinds, nets.tests.a\nargparse.ArgumentParser().parse_args()\nprint('loss=1')\n"
     makefile = "fit:\n\tpython scripts/fit.py $(ARGS)\n"
-    write(
-        workplace,
-        {"scripts/fit.py": fit, "nets/kinds.py": "f(depth=3)\n", "nets/tests.py": "f(depth=9)\n", "Makefile": makefile},
-    )
+    modules = {"nets/kinds.py": "dict(depth=3)\n", "nets/tests/a.py": "dict(depth=9)\n"}
+    write(workplace, {"scripts/fit.py": fit, "Makefile": makefile, **modules})
     monkeypatch.setenv("PYTHONPATH", ".")
     monkeypatch.syspath_prepend(workplace)
     result = platform("init", "--from", command, "--no-smoke", "--space", "depth=1..4", "--objective", "loss:min")

@@ -170,7 +170,7 @@ def test_a_metric_that_the_job_names_is_not_that_of_the_training_set_behind_its_
 
 def test_a_value_may_follow_of_and_precede_its_name() -> None:
     parse = lines.LineParser((), Names(("roc_auc",))).parse
-    assert parse("INFO:train:Has a training score of 0.98 roc_auc").metrics == {"roc_auc": 0.98}
+    assert parse("INFO:nets.train:Has a training score of 0.98 roc_auc").metrics == {"roc_auc": 0.98}
     assert parse("one of 3 roc_auc").metrics == {}
 
 
