@@ -160,6 +160,7 @@ def test_an_objective_that_the_run_has_not_shown_is_used_and_named(platform, wri
     assert result.exit_code == 0, result.output
     assert (made().objectives[0].metric, made().objectives[0].direction) == ("auc", "maximize")
     assert "objective: auc, maximized (one run did not show it)" in result.stderr
+    assert "; `--objective val_acc:max` at submit picks one that it did show;" in result.stderr
     assert "\n# pruner: asha # not used: one run did not show auc" in Path("src/job.yaml").read_text()
 
 

@@ -938,7 +938,7 @@ def test_no_metric_of_training_is_proposed_for_one_of_held_out_data(platform, wr
     file = written / "fit.py"
     file.write_text("lr = 0.1\nprint('loss training: 1.27')\n")
     result = platform("init", "--from", str(file), "--objective", "test_loss:min")
-    assert "objective: test_loss, minimized (one run did not show it)" in result.stderr, result.output
+    assert "objective: test_loss, minimized (one run did not show it); `platform submit" in result.stderr, result.output
     Path("src/job.yaml").unlink()
     file.write_text("lr = 0.1\nprint('accuracy train: 0.71 test: 0.58')\n")
     result = platform("init", "--from", str(file), "--objective", "accuracy_test:max")

@@ -187,6 +187,7 @@ def test_a_lost_index_is_built_again_where_it_is_needed(text: Path) -> None:
         (b"ok\nok\n\x00\x00", r"line 3: a NUL byte at offset 6, so this is a compressed or binary file"),
         (b"", "is empty; was copying"),
         (b"\n\r\n\n", "all its lines are empty"),
+        (b"\xef\xbb\xbf", "all its lines are empty"),
     ],
 )
 def test_what_is_no_text_is_refused_with_its_name(tmp_path: Path, content: bytes, says: str) -> None:

@@ -80,14 +80,15 @@ class Position(NamedTuple):
 def changes_line(target: Target, run: str, job: Job, after: Position) -> tuple[str, Position]:
     """Return a line with the records of a run since a position, and the new position.
 
-    The records are the running attempts, and the attempts that ended and the reports that arrived since the position.
+    The records are the running attempts, and the attempts that ended and the reports that arrived since the position. Of a
+    report there is the metric that the pruner watches, as Optuna keeps one value for each step.
     """
-    new_attempts, is_alive = target.attempts(run, after.end)
+    new_attempts, is_active = target.attempts(run, after.end)
     metric = job.watched_metric
-    curves = target.curves(run, after.mark) if metric else []  # read last, so that an ended attempt has all of its reports
-    reports = [[report.number, report.step, report.metrics[metric]] for report in curves if metric in report.metrics]
-    line = json.dumps({"attempts": records.to_dict(new_attempts), "alive": is_alive, "reports": records.to_dict(reports)})
-    mark = curves[-1].mark if curves else after.mark
+    rows = target.curves(run, after.mark) if metric else []  # read last, so that an ended attempt has all of its reports
+    reports = [[row.number, row.step, row.metrics[metric]] for row in rows if metric in row.metrics]
+    line = json.dumps({"attempts": records.to_dict(new_attempts), "alive": is_active, "reports": records.to_dict(reports)})
+    mark = rows[-1].mark if rows else after.mark
     return f"{line}\n", Position(attempts.newest_end_number(new_attempts, after.end), mark)
 
 

@@ -642,11 +642,11 @@ class Ledger:
     def _steps_done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
         """Return the number of steps that a trial has done in this run, at the end of an attempt."""
         is_complete = outcome.state is TrialState.COMPLETE
-        if outcome.answered_by and self.reuse.following.repeated_attempt(request) is None:
-            # It has the final result of an earlier trial, which did not stop at the rung, so its steps do not count here.
-            ends_at_rung = request.segment is not None and request.segment.rung > 0
-            if is_complete and ends_at_rung:
-                return 0
+        is_answered = bool(outcome.answered_by) and self.reuse.following.repeated_attempt(request) is None
+        ends_at_rung = request.segment is not None and request.segment.rung > 0
+        if is_complete and is_answered and ends_at_rung:
+            # It has the final result of an earlier trial, whose steps go beyond the rung: this run has done none of them.
+            return 0
         if request.trial in self._offsets:
             has_reported = outcome.step > 0 or bool(outcome.metrics)
             return outcome.step + self._offsets[request.trial] if has_reported else 0

@@ -518,7 +518,7 @@ def possible_objective(metrics: Sequence[str]) -> str:
 
     It is one that is named only by held-out data, or the last one whose name is not that of a time, a count or an argument.
     """
-    other_words = _NO_SEARCH | _LOGARITHMIC | _COSTS
+    other_words = (_NO_SEARCH - _HELD_OUT - {"metric", "metrics"}) | _LOGARITHMIC | _COSTS
     possible_names = (name for name in reversed(metrics) if not _words(name) & other_words)
     return data_alone(metrics) or next(possible_names, "")
 

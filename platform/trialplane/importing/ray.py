@@ -590,19 +590,30 @@ def _trial_resources(source: Source, field: Place) -> tuple[dict[str, Any], Plac
 
 
 def _trainable(source: Source, field: Place, tree: ast.Module, defined_names: Collection[str]) -> _Trainable:
-    """Return what a trial calls. Add a note on what it cannot import from the file."""
+    """Return what a trial calls. Add a note, or refuse the file, if a trial cannot import that.
+
+    Args:
+        source: File of the search.
+        field: Place of the trainable in it: code as a dict with its text, or the name with which it was registered.
+        tree: Syntax tree of the file.
+        defined_names: Names that the file defines at its top level.
+    """
     value = source.take(*field)
     if _is_trainer(value):
         source.note(
             "its function runs in one process: of ray.train, it may call report, get_checkpoint and get_context", *field
         )
         value = value["train_loop_per_worker"]
-    text = value.get("text", "") if isinstance(value, dict) else _registered(tree).get(str(value), "")
-    name, partial_text = text, ""
-    if isinstance(value, dict) and value.get(CALL) in tune_call.BINDERS:
-        bound_value, partial_text = value.get("function"), text
-        name = bound_value.get("text", "") if isinstance(bound_value, dict) else ""
-        if not partial_text and name.isidentifier():
+    name, partial_text = "", ""  # of the function, and of the whole `partial(function, …)` that binds its arguments
+    if not isinstance(value, dict):
+        name = _registered(tree).get(str(value), "")
+    elif value.get(CALL) not in tune_call.BINDERS:
+        name = value.get("text", "")
+    else:
+        function, partial_text = value.get("function"), value.get("text", "")
+        name = function.get("text", "") if isinstance(function, dict) else ""
+        is_bound_at_run = not partial_text and name.isidentifier()
+        if is_bound_at_run:
             definition = f"def NAME(config): return {name}(config, …)"
             source.refuse(
                 f"binds values that only running the file would show: write `{definition}` at its top level, and pass NAME",

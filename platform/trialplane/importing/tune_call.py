@@ -252,7 +252,10 @@ class Reader:
 
 
 def module_names(tree: ast.Module) -> set[str]:
-    """Return the names that a file defines at its top level."""
+    """Return the names that a file's top level gives to functions, classes, imports and plain assignments.
+
+    A name that it gets in another way, as in an `if`, is not looked for.
+    """
     names: set[str] = set()
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):

@@ -41,7 +41,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
     without a checkpoint.
     """
 
-    is_used: ClassVar[bool] = False  # in this process
+    is_used: ClassVar[bool] = False  # whether this process has one; then the library's own logger needs no capture
 
     def __init__(self) -> None:
         TrialCallback.is_used = True

@@ -106,10 +106,13 @@ class _CallRemover(ast.NodeTransformer):
         return node
 
 
-def _statements(text: str, call: ast.stmt) -> ast.stmt | list[ast.stmt]:
-    """Return the statements in the text of a call of IPython, all at the line of the call. `pass` if it is not Python."""
+def _statements(code: str, call: ast.stmt) -> ast.stmt | list[ast.stmt]:
+    """Return the statements that a magic of IPython runs: `fit()` of `%time fit()`, or `pass` if they are not Python.
+
+    They get the line of the magic, because their own lines are not those of the file.
+    """
     try:
-        tree = _CallRemover().visit(ast.parse(text))
+        tree = _CallRemover().visit(ast.parse(code))  # a magic may run another one
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # a notebook would not run it either
         return ast.copy_location(ast.Pass(), call)
     for node in ast.walk(tree):

@@ -388,17 +388,19 @@ def _groups(entries: Sequence[_Entry], naming_settings: Sequence[str], objective
 
 
 def _pairs(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the comparison of each group (`a`) with the best group that has repetitions (`b`).
+    """Yield the comparison of each group with a mean (`a`), at most `_MAX_PAIRS`, with the best one (`b`).
 
     It has the difference of their means, the interval of this difference, and a verdict. The interval is None if a group has
-    no repetitions. The groups are ordered by mean from the best.
+    no repetitions.
+
+    Args:
+        groups: Groups, ordered by mean from the best. The deviation of one without repetitions is None.
     """
-    ranked = [group for group in groups if group["mean"] is not None]
-    if not ranked:
+    measured = [group for group in groups if group["mean"] is not None]
+    if not measured:
         return
-    repeated = [group for group in ranked if group["deviation"] is not None]
-    best = repeated[0] if repeated else ranked[0]
-    others = [group for group in ranked if group is not best][:_MAX_PAIRS]
+    best = next((group for group in measured if group["deviation"] is not None), measured[0])  # with repetitions, if one has
+    others = [group for group in measured if group is not best][:_MAX_PAIRS]
     for other in others:
         pair = {"a": other["name"], "b": best["name"], "difference": other["mean"] - best["mean"]}
         difference = student.difference(best["values"], other["values"])

@@ -310,7 +310,7 @@ class Slot:
         while True:
             readable = self._wait_for_sources(running)
             if running.channel in readable:
-                running.receive()
+                running.receive()  # what it sent is handed over by a due action
             if running.pidfd in readable:
                 self._expect_template(running)  # the process has ended; the template reports its exit code
             if self._control in readable and (last_messages := self._handle_template_message(running)) is not None:

@@ -421,8 +421,10 @@ def _arguments_field(
     params: Collection[str],
     form: str,
     items: Sequence[str],
-) -> Any:
+) -> str | list[str] | dict[str, Any]:
     """Return the field `arguments` of a script that gets its parameters as arguments.
+
+    It is a form, or a list of items, or a mapping with either of them and the style of booleans or lists.
 
     Args:
         parsed_script: Content of the script.
@@ -430,7 +432,7 @@ def _arguments_field(
         space: Names of the searched parameters.
         params: Names of the other parameters that a trial sets.
         form: Form in which the parameters without an item are passed.
-        items: Items before these.
+        items: Items of the parameters that the form cannot pass.
     """
     # A word that names an option is left out unless a trial sets the option.
     first_words = [
@@ -445,10 +447,10 @@ def _arguments_field(
     boolean_style = _boolean_style(declared)
     if form == arguments.FLAGS and boolean_style != "switch":  # "switch" is the default
         field["booleans"] = boolean_style
-    style_by_list = {option.name: option.lists for option in declared.options if option.lists}
-    used_styles = {style for name, style in style_by_list.items() if name in params or name in space}
+    style_by_option = {option.name: option.lists for option in declared.options if option.lists}
+    used_styles = {style for name, style in style_by_option.items() if name in params or name in space}
     # If no trial sets a list, the style of the others is for parameters that the user adds later.
-    list_styles = (used_styles or set(style_by_list.values())) - {"spread"}  # "spread" is the default
+    list_styles = (used_styles or set(style_by_option.values())) - {"spread"}  # "spread" is the default
     if list_styles:
         field["lists"] = min(list_styles)  # a job has one style for all lists; any one, but always the same
     return field["items"] if len(field) == 1 else field

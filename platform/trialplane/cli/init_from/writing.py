@@ -544,9 +544,14 @@ def _summary(
         summary = f"found no parameter to search: write `space: {{NAME: …}}` into {importing.shell_path(job_file)}"
     if (objective := script_job.best_objective(job, result)) is not None:
         summary += f"; objective: {objective.metric}, {objective.fields['direction']}d ({objective.reason})"
-        names = {name for metrics in result.metrics.values() for name in metrics}
+        names = list(dict.fromkeys(name for metrics in result.metrics.values() for name in metrics))
+        direction = objective.fields["direction"]
+        other_names = [name for name in names if guess.direction(name) == direction and not guess.is_of_training(name)]
+        other_name = guess.possible_objective(other_names)
         if len(names) > 1 and request.objective is None:
             summary += "; `--objective METRIC:min` or `:max` at submit picks another metric"
+        elif objective.metric not in names and other_name:
+            summary += f"; `--objective {shlex.quote(other_name)}:{direction[:3]}` at submit picks one that it did show"
     elif job.returned:
         summary += "; the function's return value is the objective"
     else:
@@ -586,15 +591,16 @@ def _print_result(
         texts: Texts of the script and of its modules.
     """
     duration = f"{result.seconds:.0f} s"
+    all_names = {name for metrics in result.metrics.values() for name in metrics}
     names = smoke.shown_names(result.metrics.values())
     shown = f"its metrics: {', '.join(names)}" if names else "no metrics were found"
     if result.failure:
         output.note(f"{name} failed after {duration}: {result.failure}; {shown}")
         return
     output.note(f"{name} {'ended' if result.ended else 'was stopped'} after {duration}; {shown}")
-    is_seen = bool(requested) and set(map(smoke.spelling, requested)) <= set(map(smoke.spelling, names))
-    if not result.ended and not is_seen:
-        later_names = smoke.names_in_code(texts, names)
+    has_all_requested = bool(requested) and set(map(smoke.spelling, requested)) <= set(map(smoke.spelling, all_names))
+    if not result.ended and not has_all_requested:
+        later_names = smoke.names_in_code(texts, all_names)
         guessed = guess.objective(dict.fromkeys(later_names or names, 0.0)) or {"direction": "minimize"}
         option = f"--objective {later_names[0] if later_names else 'METRIC'}:{guessed['direction'][:3]}"  # min or max
         shown_later = ", ".join(later_names[:_MOST_SHOWN]) or "those of a test at its end"

@@ -328,13 +328,13 @@ class Study(Ranked):
 
 
 def _style_issues(job: Study, style: str) -> Iterator[Issue]:
-    """Yield issues of fields that contradict an objective of Optuna or a trainable of Ray Tune, but for `space`.
+    """Yield issues of fields, except `space`, that an objective of Optuna or a trainable of Ray Tune does not allow.
 
-    A space beside an objective is an issue of `job.entrypoint`, which reads the code for the parameters there.
+    A space beside an objective is an issue of `trialplane.job.entrypoint`, which reads the code for the parameters there.
 
     Args:
         job: The job.
-        style: Style of its entrypoint, see `job.program`.
+        style: "optuna" or "ray"; "" for any other program.
     """
     if not style:
         return
@@ -342,9 +342,8 @@ def _style_issues(job: Study, style: str) -> Iterator[Issue]:
         advice = "write ranks: 1" if job.nodes == 1 else "write ranks: 1 and drop nodes"
         yield Issue(("entrypoint",), f"is called in one process, and a trial has {job.world_size} ranks; {advice}")
     if style == "ray":
-        names = dict.fromkeys((*job.params, *job.search.names))
         try:
-            nested_config({**names, **job.params})
+            nested_config({**dict.fromkeys(job.search.names), **job.params})  # it raises an error for names that collide
         except ValueError as error:
             yield Issue(("entrypoint",), f"gets the parameters as one nested config, but {error}")
 

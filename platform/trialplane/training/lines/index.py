@@ -146,6 +146,12 @@ def default_cache() -> Path:
 class OpenText:
     """Memory-mapped text and index, for access to single lines. Opening reads two pages and a few samples.
 
+    Args:
+        text: Text, as it was when the dataset was created.
+        index: Path of its index, which may be lost.
+        empty: What is done with empty lines, to build the index again.
+        lines: Number of lines when the dataset was created.
+
     Raises:
         DataError: The text is missing or has changed.
         CacheError: The index is missing, and cannot be built again.
@@ -157,7 +163,7 @@ class OpenText:
         refuse_changed(text)
         header = headers.read_header(index)
         if header is None or (header.size, header.mtime_ns) != (text.size, text.mtime_ns):
-            # The text is unchanged, so an index that was lost from a cache can be built again.
+            # The text is unchanged, so its index was lost from a cache, or is that of another version of the text.
             indexed = find_or_build(Path(text.path), empty, index.parent)
             index, header = Path(indexed.index), indexed.header
         if header.samples != headers.samples_digest(text.path, text.size) or header.lines != lines:

@@ -164,7 +164,7 @@ def _scan_span(descriptor: int, text: Text, begin: int, start: int, *, skip: boo
 def _map_in_threads(work: Callable[[int], T], items: Sequence[int]) -> Iterator[T]:
     """Yield the results of `work` for all items, in order. The number of pending calls is bounded, to bound memory."""
     count = min(process.cores(), len(items))
-    if count == 1:
+    if count <= 1:
         yield from map(work, items)
         return
     with futures.ThreadPoolExecutor(count, "lines") as pool:

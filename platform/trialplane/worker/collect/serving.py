@@ -45,7 +45,11 @@ class WorkerRole(_Role):
     """The work of a worker's process."""
 
     def __call__(self, play: Callable[..., Any], fields: Mapping[str, Any]) -> context.Result:
-        """Call the job's function, and wait until its results are fetched.
+        """Call the job's function, and wait until its results are fetched. What it returns is ignored.
+
+        Args:
+            play: Job's function.
+            fields: Arguments of `context.Context`, by name.
 
         Raises:
             Invalid: The job has not given results of units that it took.

@@ -20,7 +20,7 @@ _OBJECT_PART = re.compile(
 
 
 def json_numbers(line: str) -> dict[str, float] | None:
-    """Return the numbers of a JSON object, except those in objects with a name like `args`; None if it is not an object."""
+    """Return the numbers of a JSON object, except those in its settings, as `args`; None if the line is not an object."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

@@ -42,6 +42,7 @@ _SETTING = re.compile(r"([\s|│┃*•+-]*)(['\"]?[^\W\d][\w./-]*(?: [\w./-]+){
 _STEPS = frozenset(("step", "iteration", "iter", "round", "epoch", "global_step"))
 _MAX_LINES = 1000  # lines of a dump
 
+# The name of an object with settings: args, config, hparams.
 is_argument_word = re.compile(_WORDS, re.IGNORECASE).fullmatch
 
 
