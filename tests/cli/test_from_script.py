@@ -594,6 +594,17 @@ def test_a_job_has_the_number_of_trials_that_the_user_types(platform, written: P
     assert "--trials needs --from" in platform("init", "new", "--trials", "3").stderr
 
 
+@pytest.mark.parametrize(
+    ("trials", "line"), [("7", "# pruner: asha # not used: 7 trials, too few to compare"), ("8", "pruner: asha")]
+)
+def test_few_trials_have_no_pruner(platform, written: Path, trials: str, line: str) -> None:
+    """It would stop nearly all of them at the first step at which it compares them."""
+    (written / "fit.py").write_text("lr = 0.1\nfor step in range(9): print(f'{step=} loss={lr}')\n")
+    result = platform("init", "--from", str(written / "fit.py"), "--no-smoke", "--trials", trials)
+    assert result.exit_code == 0, result.output
+    assert f"\n{line}\n" in Path("src/job.yaml").read_text()
+
+
 def test_a_command_that_is_shown_can_be_pasted(platform, written: Path) -> None:
     folder = written.rename(written.with_name("my scripts"))
     (folder / "fit.py").write_text("print('loss=1')\n")

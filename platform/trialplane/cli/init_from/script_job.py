@@ -40,6 +40,7 @@ LEAST_MEMORY = 2  # GiB of a trial
 _HEADROOM = 1.5  # of the memory of one run: other parameters than the defaults may need more
 _PARTS = 16  # of a run; the pruner compares no trials in the first one
 _REDUCTION = optuna_options.PRUNERS["asha"].options["reduction_factor"].default
+_LEAST_PRUNED = 2 * _REDUCTION  # trials; of fewer, asha would stop nearly all at the first step at which it compares them
 _STOPPED_HEADROOM = 3.0  # of a run that was stopped, perhaps before it used the most
 # Style of a script → form in which a trial passes it the parameters that no other argument has. Others get flags.
 _FORMS: dict[Style, str] = {
@@ -619,6 +620,8 @@ def _pruner_line(job: ScriptJob, result: smoke.Smoke) -> str:
 
 def _no_pruner_reason(job: ScriptJob, result: smoke.Smoke) -> str:
     """Return the comment with the reason why a job has no pruner; "" if it has one."""
+    if job.trials is not None and job.trials < _LEAST_PRUNED:
+        return f"asha # not used: {errors.counted(job.trials, 'trial')}, too few to compare"
     objective = best_objective(job, result)
     if objective is None:
         return "none # the function's return value has no steps" if job.returned else ""
