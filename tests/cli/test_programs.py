@@ -173,6 +173,31 @@ def test_no_secret_of_a_launcher_is_in_the_job(platform, written: Path, name: st
     assert '--hub-token "$HUB_TOKEN" --lr {lr}' in str(made().command)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "include config.mk\nfit:\n\tpython fit.py $(ARGS)\n",
+        "fit: ARGS = --big\nfit:\n\tpython fit.py $(ARGS)\n",
+        "ifdef BIG\n  ARGS = --big\nendif\nfit:\n\tpython fit.py $(ARGS)\n",
+        "fit:\n\tpython fit.py --kind $(OPTIMIZER)\n",
+        "fit:\n\tpython fit.py $(FIT_ARGS)\n",
+    ],
+)
+def test_no_argument_of_a_recipe_is_dropped(platform, workplace: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    write(workplace, {"fit.py": PRINTS, "Makefile": text})
+    monkeypatch.setenv("FIT_ARGS", "--big")
+    result = platform("init", "--from", "make fit", "--no-smoke", "--space", "lr=0..1")
+    assert result.exit_code == 2 and not Path("job.yaml").exists(), result.output
+
+
+def test_parameters_of_an_mlproject_may_have_hyphens(platform, written: Path) -> None:
+    text = "entry_points: {main: {parameters: {n-rows: {type: int, default: 3}}, command: 'python fit.py -n {n-rows}'}}\n"
+    write(written, {"fit.py": PRINTS, "MLproject": text})
+    result = platform("init", "--from", str(written / "MLproject"), "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert made().command == ("python", "fit.py", "-n", "{n-rows}")
+
+
 def test_a_command_line_without_numbers_is_told_what_to_write(platform, written: Path) -> None:
     result = platform("init", "--from", "python src/fit.py --name x")
     assert result.exit_code == 2 and "write `--lr 0.1`, `lr=0.1` or {lr=0.1} where a value goes" in result.stderr

@@ -121,6 +121,10 @@ _NEGATED = {"items": ["{flags}"], "booleans": "negated"}
         ("from absl import flags\nflags.DEFINE_bool('amp', True, 'x')\n", _BY_VALUE),
         ("import fire\ndef main(lr=0.1, amp=True): ...\nfire.Fire(main)\n", _BY_VALUE),
         ("import argparse\nclass C:\n    amp: bool = True\nargparse.ArgumentParser().parse_args()\n", None),
+        ("import click\n@click.option('--amp', flag_value=True, default=False)\ndef main(amp): ...\n", None),
+        # A switch that the code adds, beside an argument of that name, and the name of a library that is not imported.
+        ("import argparse, fire\ndef fit(amp=False): ...\nadd.add_argument('--amp', action='store_true')\n", None),
+        ("import argparse\n# like typer\ndef fit(amp=False): ...\nargparse.ArgumentParser().parse_args()\n", None),
     ],
 )
 def test_a_boolean_is_written_as_the_library_of_a_script_reads_it(
@@ -142,6 +146,7 @@ def test_a_boolean_is_written_as_the_library_of_a_script_reads_it(
         ("Model", 'arguments=["train", "{flags}"]'),
         ("Model()", 'arguments=["train", "{flags}"]'),
         ("Called", ""),
+        ("Trains", ""),
         ("print", ""),
     ],
 )
@@ -151,6 +156,7 @@ def test_a_script_with_subcommands_of_fire_is_refused_with_the_command_that_name
     methods = "    def test(self, lr=0.1): ...\n    def train(self, lr=0.1): ...\n    def _load(self): ...\n"
     methods += "    @property\n    def trained(self): ...\n"
     called = "class Called:\n    def __call__(self, lr=0.1): ...\n    def train(self): ...\n"
+    called += "class Trains:\n    def __init__(self, lr=0.1): self.fit()\n    def fit(self): ...\n"
     script.write_text(f"import fire\nclass Model:\n{methods}{called}fire.Fire({component})\n")
     options = ("--space", "lr=0..1", "--objective", "accuracy:max", "--local", "--dry-run")
     result = platform("submit", "hpo", f"./{script}", *options)
@@ -158,6 +164,31 @@ def test_a_script_with_subcommands_of_fire_is_refused_with_the_command_that_name
     if words:
         assert f"needs one of its subcommands before the parameters: type `--set '{words}'` (or test in" in result.stderr
         assert platform("submit", "hpo", f"./{script}", *options, "--set", words).exit_code == 0
+        assert platform("submit", "hpo", f"./{script}", *options, "--param", "amp=false").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "message"),
+    [
+        (
+            "import click\n@click.option('--amp/--no-amp')\n@click.option('--fp16', is_flag=True)\ndef main(**flags): ...\n",
+            ("amp", "fp16"),
+            "space.fp16: is a switch without --no-fp16, which a job would write as it writes --no-amp",
+        ),
+        (
+            "import tyro\nclass Train:\n    amp: bool = True\nclass C:\n    train: Train\ntyro.cli(C)\n",
+            ("train.amp",),
+            "space.train.amp: its False is --train.no-amp, which a job does not write",
+        ),
+    ],
+)
+def test_a_boolean_whose_false_no_job_writes_is_refused(
+    platform: Platform, script: Path, text: str, names: tuple[str, ...], message: str
+) -> None:
+    script.write_text(text)
+    space = [word for name in names for word in ("--space", f"{name}=true,false")]
+    result = platform("submit", "hpo", f"./{script}", *space, "--objective", "accuracy:max", "--local", "--dry-run")
+    assert result.exit_code == 2 and message in result.stderr, result.output
 
 
 @pytest.mark.parametrize("text", ["open('a.ini')\nopen('b.ini')", "open('a.ini', 'w').write('')"])

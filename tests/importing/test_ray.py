@@ -596,10 +596,12 @@ def partial_module(text: str) -> str:
         ("def main(local):\n" + SEARCH.format("local") + MAIN + "    main(3)", "3"),
         ("def main():\n    n = 7\n" + SEARCH.format("n") + MAIN + "    main()", "7"),
         ("def main():\n" + SEARCH.format("n") + MAIN + "    main()", "script.n"),
+        ("def main():\n    def f():\n        n = 9\n" + SEARCH.format("n") + MAIN + "    main()", "script.n"),
+        ("def main():\n    n = 7\n    class C:\n        n = 9\n" + SEARCH.format("n") + MAIN + "    main()", "7"),
         ("def main():\n    k = 1\n    k = k + 1\n" + SEARCH.format("k") + MAIN + "    main()", "1 + 1"),
         ("def main():\n    k = {'a': 1}\n    k['b'] = 2\n" + SEARCH.format("k") + MAIN + "    main()", "{'a': 1, 'b': 2}"),
     ],
-    ids=range(7),
+    ids=range(9),
 )  # fmt: skip
 def test_a_partial_gets_the_values_of_local_names(text: str, value: str) -> None:
     assert f"trainable = partial(script.fit, d={value})\n" in partial_module(text)

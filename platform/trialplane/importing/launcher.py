@@ -48,7 +48,7 @@ _SILENT = re.compile(r"#|echo\b|$")  # a line of a recipe that trains nothing
 _MAKE_DEFINITION = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?+]?=(.*)$", re.MULTILINE)  # FLAGS = --lr $(LR)
 _RULE = re.compile(r"(?P<targets>[\w./ -]+):(?![:=])(?P<prerequisites>[^#;]*)")  # train eval: data
 _MAKE_REFERENCE = re.compile(r"\$[({](\w+)[)}]")  # $(LR), ${LR}
-_MORE_ARGUMENTS = re.compile(r"ARG|FLAG|OPT|EXTRA|PARAM", re.IGNORECASE)  # usual names of what a user adds to a command
+_MORE_ARGUMENTS = re.compile(r"(?:\w*_)?(?:ARGS|FLAGS|OPTS|EXTRA|PARAMS)")  # usual names of what a user adds to a command
 _PATH = re.compile(r"(?<![\w./$-])\w[\w.-]*/[\w./-]*\w")  # src/train.py
 _LOOP = re.compile(r"^\s*for\s+(\w+)\s+in\s+([^;\n]+?)\s*(?:;|$)", re.MULTILINE)  # for lr in 0.1 0.01;
 _ARRAY = re.compile(r"^\s*(\w+)=\(([^()]*)\)", re.MULTILINE)  # rates=(0.1 0.01)
@@ -144,8 +144,7 @@ def read(text: str, name: str, *, started_commands: Sequence[str] = (), requeste
     Args:
         text: Text of the file.
         name: Path of the file. Its last part shows the kind of the file.
-        started_commands: Of a shell script, a `platform init` command for each Python command in it.
-            Errors show them. It is called only for an error.
+        started_commands: Of a shell script, a `platform init` command for each Python command in it. Errors show them.
         requested: Names of the parameters that the user wants to search.
 
     Raises:
@@ -808,7 +807,10 @@ def _recipe_command(text: str, target: str, typed: Mapping[str, str] | None = No
 
     def value(reference: re.Match[str]) -> str:
         """Return the value of a variable, which for ARGS in `$(ARGS)` is empty unless it is set; else the reference."""
-        return values.get(reference[1], "" if _MORE_ARGUMENTS.search(reference[1]) else reference[0])
+        name = reference[1]
+        # For one target, below an `ifdef`, in an included file, or in the environment.
+        may_be_set = name in os.environ or re.search(rf"\b{name}\s*[:?+!]*=|^[-s]?include\b|\bdefine\b", text, re.MULTILINE)
+        return values.get(name, reference[0] if may_be_set or not _MORE_ARGUMENTS.fullmatch(name) else "")
 
     def with_values(lines: Sequence[str]) -> list[str]:
         """Return the lines that may train, with the values of variables."""
@@ -900,7 +902,7 @@ def _read_mlproject(text: str, name: str) -> tuple[list[Option], list[str]]:
             command, _ = credentials.extract(raw_command)
         case _:
             return [], []
-    names = set(re.findall(r"\{(\w+)\}", command))
+    names = set(re.findall(r"\{([\w-]+)\}", command))  # {lr}, {batch-size}
     options = []
     for parameter, declaration in parameters.items():
         fields = declaration if isinstance(declaration, dict) else {"type": declaration}  # `lr: float` is a short form

@@ -62,15 +62,14 @@ _JOINED = re.compile(r"""\}|\+\s*f?["']$""")
 _PART_OF_STARS = re.compile(r"\*\*+(?!/)|(?<=[^/])\*\*+")  # `a**.yaml`; pathlib refuses two stars with anything beside them
 _LONGEST_FILE_NAME = 255  # bytes
 _ABSOLUTE = re.compile(r"/[\w.-][\w./ {}:-]*")  # /data/out
-# Names of functions that write, and of arguments that name what is written: save_pretrained, output_dir.
+# Names of functions that write, and of arguments that name what is written: save_pretrained, output_dir. A folder that
+# `makedirs` only makes sure of, or a checkpoint, may as well be read.
 _WRITES = re.compile(
-    r"save|write|dump|makedirs|mkdir|checkpoint|filehandler|^to_(?:csv|json|parquet|pickle)$", re.IGNORECASE
+    r"(?!.*(?:load|read|restore)).*(?:save|write|dump|filehandler)|to_(?:csv|json|parquet|pickle)$", re.IGNORECASE
 )
 _WRITING_MODE = re.compile(r"[rbt]*[wax][bt+]*")  # of open
 _JOINS = ("Path", "join", "joinpath", "abspath", "str")  # functions whose result is a path
-_OUTPUT = re.compile(
-    r"(?:\w+_)?(?:out|output|save|log|logging|checkpoint|ckpt|work|result|results)_?(?:dir|path|file|folder)"
-)
+_OUTPUT = re.compile(r"(?:\w+_)?(?:out|output|save|log|logging|work|result|results)_?(?:dir|path|file|folder)")
 _PATH = re.compile(r"(?!/)[\w./ -]{1,200}[/.][\w./ -]*")  # data/train.csv, ../data
 # Calls that read a file of settings.
 _LOADS = re.compile(
@@ -409,7 +408,7 @@ def _written(call: ast.Call) -> list[ast.expr]:
     function = naming.last(call.func)
     mode = _literal(naming.arguments_by_name(call, "file", "mode").get("mode"))
     opens_for_writing = function == "open" and isinstance(mode, str) and not set("wax+").isdisjoint(mode)
-    writes = opens_for_writing or _WRITES.search(function) is not None
+    writes = opens_for_writing or _WRITES.match(function) is not None
     keywords = [word.value for word in call.keywords if writes or (word.arg and _OUTPUT.fullmatch(word.arg))]  # output_dir=…
     return [*(call.args if writes else ()), *keywords]
 
@@ -422,7 +421,7 @@ def _written_nodes(tree: ast.Module) -> set[ast.AST]:
         match call:
             case ast.Call(func=ast.Attribute(attr="open", value=path), args=[ast.Constant(value=str(mode)), *_]):
                 nodes += [path] if _WRITING_MODE.fullmatch(mode) else []  # Path("../model.txt").open("w")
-            case ast.Call(func=ast.Attribute(attr="write_text" | "write_bytes" | "mkdir" | "touch", value=path)):
+            case ast.Call(func=ast.Attribute(attr="write_text" | "write_bytes" | "touch", value=path)):
                 nodes.append(path)
         for node in nodes:
             value = assigned.get(ast.unparse(node), node)

@@ -164,7 +164,8 @@ class Reader:
 
         A call of `sample_from` becomes that of the function of Ray that draws the same values, if there is one.
         """
-        function = naming.last(node.func)
+        is_of_result = naming.dotted(node.func).startswith(".")  # default_rng().choice(…), unlike tune.choice(…)
+        function = "" if is_of_result else naming.last(node.func)
         if function in BINDERS and node.args:
             trainable = self._data(node.args[0], (*field, "function"))
             text = tune_partial.text(node, self._tree, self._module_names, self._changes)

@@ -32,6 +32,9 @@ class Assignment(NamedTuple):
     value: ast.expr
 
 
+_WITH_OWN_NAMES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
 def assignments(nodes: Iterable[ast.AST]) -> dict[str, list[Assignment]]:
     """Return the assignments in the blocks of some statements, such as a file or a function, by the assigned name."""
     by_name: dict[str, list[Assignment]] = {}
@@ -90,12 +93,15 @@ class _Scope:
         arguments: Mapping[str, ast.expr | None],
         caller: _Scope | None = None,
     ) -> None:
-        nodes = [*ast.walk(ast.Module([*statements], type_ignores=[]))]
+        body = ast.Module([*statements], type_ignores=[])
+        own_nodes, all_nodes = _own_nodes(body), [*ast.walk(body)]
         self._arguments, self._caller = arguments, caller
-        self._assignments = assignments(nodes)
-        self._changed_objects = _changed_objects(nodes)
+        self._assignments = assignments(node for node in own_nodes if not isinstance(node, _WITH_OWN_NAMES))
+        self._changed_objects = _changed_objects(all_nodes)
         # A name that also has a value in another way than by `name = value`.
-        self._unclear_names = _names_without_assignment(nodes) | ({*changes, *arguments} & self._assignments.keys())
+        self._unclear_names = _names_without_assignment(own_nodes) | ({*changes, *arguments} & self._assignments.keys())
+        declarations = [node.names for node in all_nodes if isinstance(node, (ast.Global, ast.Nonlocal))]
+        self._unclear_names.update(*declarations)
 
     def find(self, name: ast.Name) -> _LocalValue | None:
         """Return the value of a name; None if the name is not local. Names that only stand for other names are followed.
@@ -118,6 +124,15 @@ class _Scope:
         return inner or _LocalValue(value, scope)
 
 
+def _own_nodes(body: ast.Module) -> list[ast.AST]:
+    """Return the nodes of a function's body, without those inside of the functions and classes in it."""
+    nodes: list[ast.AST] = [body]
+    for node in nodes:  # the list grows while it is read
+        if not isinstance(node, _WITH_OWN_NAMES):
+            nodes += ast.iter_child_nodes(node)
+    return nodes
+
+
 def _names_without_assignment(nodes: Sequence[ast.AST]) -> set[str]:
     """Return the names that get values in other ways than by `name = value`: `for k in …`, `k += 1`, `import k`."""
     plain_targets = {node.targets[0] for node in nodes if isinstance(node, ast.Assign) and len(node.targets) == 1}
@@ -126,14 +141,12 @@ def _names_without_assignment(nodes: Sequence[ast.AST]) -> set[str]:
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()) if node not in plain_targets:
                 names.add(name)
-            case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):  # those inside of a function
+            case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):  # an argument of a lambda
                 names.add(name)
             case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
                 names.add(name)
             case ast.alias(name=name, asname=alias):  # import numpy.random
                 names.add(alias or name.partition(".")[0])
-            case ast.Global(names=outer_names) | ast.Nonlocal(names=outer_names):
-                names.update(outer_names)
     return {name for name in names if name}
 
 

@@ -248,9 +248,9 @@ def _linked(tree: ast.Module, spots: Mapping[str, Spot]) -> dict[str, Spot]:
         last_output = last_outputs.pop(layer, None)
         if inputs is not None and last_output is not None and _number(inputs) == _number(last_output):
             shared_names = [names[id(spot.value)] for spot in (last_output, inputs) if id(spot.value) in names]
-            for name in shared_names:
+            for name in shared_names[1:]:
                 linked.pop(name, None)
-            if shared_names:
+            if shared_names:  # the first name keeps its place in the text
                 shared = dataclasses.replace(last_output, others=(inputs,), is_numbered=True, is_shared=True)
                 linked[shared_names[0]] = shared
         if outputs is not None:

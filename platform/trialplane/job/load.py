@@ -209,6 +209,7 @@ def load_job(
                 kind=kind,
                 script=script,
             )
+        issues += reach.unwritable_booleans(judgment.job, folder)
     issues += judgment.issues
     issues += _code_issues(job_draft, judgment, folder)
     if issues or judgment.job is None:

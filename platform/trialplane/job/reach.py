@@ -53,7 +53,7 @@ _BOOLEAN_TEXTS = re.compile(r"['\"](?:True|False)['\"]")
 _BOOLEANS = ("True", "False")
 _ON_AND_OFF = re.compile(r"--([\w-]+)\s*/\s*--no-\1")  # option of click
 _ABSL_BOOLEANS = ("DEFINE_bool", "DEFINE_boolean")
-# Pattern in code with a parser that makes options of functions or classes → format of their booleans. The first one counts.
+# Library or class that makes options of functions or classes → format of their booleans. The first in the code counts.
 _PARSER_STYLES = {
     "tyro": "negated",
     "typer": "negated",
@@ -63,8 +63,9 @@ _PARSER_STYLES = {
     "LightningCLI": "value",
     "pyrallis": "value",
     "draccus": "value",
-    r"Fire\(": "value",
+    "fire": "value",
 }
+_PARSER_CLASSES = frozenset(("HfArgumentParser", "LightningCLI"))
 _LARGEST_SETTINGS = 1 << 16  # bytes of a settings file
 IN_SETTINGS_FILE = "which it names, has"  # words in an issue for which `platform init --from` makes a job
 
@@ -89,7 +90,7 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
         return
     if script and (subcommands := _fire_subcommands(folder / script)):
         option = shlex.quote(f'arguments=["{subcommands[0]}", "{{flags}}"]')
-        others = f" (or {', '.join(subcommands[1:])} in its place)"
+        others = f" (or {', '.join(subcommands[1:])} in its place)" if subcommands[1:] else ""
         yield Issue(
             ("script",), f"{script} needs one of its subcommands before the parameters: type `--set {option}`{others}"
         )
@@ -122,24 +123,32 @@ def _fire_subcommands(script: Path) -> list[str]:
         data = script.read_bytes()
         tree = notebook.parse(data) if b"fire" in data and b"argv" not in data else ast.Module([], [])
         classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        statements = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             match node:
                 case ast.Call(func=ast.Name(id="Fire") | ast.Attribute(attr="Fire"), args=[component], keywords=[]):
                     match component:
                         case ast.Dict(keys=[_, _, *_] as keys):  # Fire({"train": train, "test": test})
                             names = _texts_of(keys)
-                        case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)) if name in classes:  # Fire(Trainer)
-                            names = _methods(classes[name])
+                        case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)):  # Fire(Trainer)
+                            is_result_used = node not in statements  # config = Fire(Config)
+                            names = _methods(classes[name]) if name in classes and not is_result_used else []
     return sorted(names, key=lambda name: not _TRAINS.search(name))
 
 
 def _methods(definition: ast.ClassDef) -> list[str]:
-    """Return the public methods of a class; [] if it has bases, which may have others, or can be called as a function."""
+    """Return the public methods of a class that needs one of them to do something.
+
+    [] if it has bases, which may have others, can be called as a function, or calls one of them in its constructor.
+    """
     methods = [node for node in definition.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     if definition.bases or any(method.name == "__call__" for method in methods):
         return []
     methods = [method for method in methods if "property" not in map(ast.unparse, method.decorator_list)]
-    return [method.name for method in methods if not method.name.startswith("_")]
+    names = [method.name for method in methods if not method.name.startswith("_")]
+    constructors = [method for method in methods if method.name in ("__init__", "__post_init__")]
+    calls = [node for method in constructors for node in ast.walk(method) if isinstance(node, ast.Call)]
+    return [] if {ast.unparse(call.func) for call in calls} & {f"self.{name}" for name in names} else names
 
 
 def _command_remedies(command: Sequence[str], roots: Sequence[Path], names: Collection[str]) -> dict[str, str]:
@@ -176,11 +185,13 @@ def default_arguments(job: Job, folder: Path) -> Any:
     """
     script, searched = getattr(job, "script", None), job.search.names
     names = {*job.params, *searched}
-    if not names or job.search.function or not script or not (folder / script).is_file():
+    if not names or not script or not (folder / script).is_file():
         return None
     code = _code_without_arguments(folder / script, (folder,), names)
     if code is None:
         return _boolean_arguments(job, folder / script, folder)
+    if job.search.function:  # which has other parameters
+        return None
     assignments = arguments.first_assignments(code.tree)
     if all(name in assignments and isinstance(assignments[name].value, ast.Constant) for name in names):
         return arguments.GLOBALS
@@ -192,19 +203,48 @@ def default_arguments(job: Job, folder: Path) -> Any:
     return {"file": files[0]} if are_in_file else None
 
 
-def _boolean_arguments(job: Job, script: Path, folder: Path) -> dict[str, Any] | None:
-    """Return the field `arguments` of a script whose parser reads a boolean as --amp=False or --no-amp; None for others.
+def unwritable_booleans(job: Job, folder: Path) -> Iterator[Issue]:
+    """Yield an issue for each boolean parameter of a script whose False a job cannot write, as it has one form for all."""
+    script = getattr(job, "script", None)
+    if not script or not (folder / script).is_file():
+        return
+    booleans, styles = _booleans(job, folder / script, folder)
+    negated = [name for name in booleans if styles.get(name) == "negated"]
+    for name in booleans:
+        field, (section, _, last_part) = "params" if name in job.params else "space", name.rpartition(".")
+        if section and name not in styles and styles.get(last_part) == "negated":  # as tyro nests the field of a class
+            message = f"its False is --{section}.no-{last_part}, which a job does not write; leave it out"
+            yield Issue((field, name), message)
+        elif negated and styles.get(name, "switch") == "switch":
+            reason = f"is a switch without --no-{name}, which a job would write as it writes --no-{negated[0]}"
+            yield Issue((field, name), f"{reason}; leave one of them out")
 
-    By default False is no argument, and so the script's own default, which may be True.
-    """
+
+def _booleans(job: Job, script: Path, folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the boolean parameters of a job, and the format of booleans of each option; see `_boolean_styles`."""
     space = {} if isinstance(job.search.space, str) else job.search.space
     values = {name: getattr(parameter, "choices", None) or () for name, parameter in space.items()}
     values |= {name: (value,) for name, value in job.params.items()}
     booleans = [name for name, items in values.items() if items and all(isinstance(item, bool) for item in items)]
     files = [file for file in (_files(script, (folder,)) if booleans else ()) if file is not None]
-    text = "\n".join(file.text for file in files)
-    parser_style = next((style for pattern, style in _PARSER_STYLES.items() if re.search(rf"\b{pattern}", text)), "")
+    names = {name for file in files for node in ast.walk(file.tree) for name in _names(node)}
+    parsers = {library for file in files for library in file.libraries} | (names & _PARSER_CLASSES)
+    parser_style = next((style for name, style in _PARSER_STYLES.items() if name in parsers), "")
     styles = {name: style for file in files for name, style in _boolean_styles(file.tree, parser_style)}
+    # Options that the code adds by their names count more than fields and arguments with such names.
+    added_options = [pair for file in files for pair in _boolean_styles(file.tree, "")]
+    styles |= dict(sorted(added_options, key=lambda name_and_style: name_and_style[1] != "switch"))
+    return booleans, styles
+
+
+def _boolean_arguments(job: Job, script: Path, folder: Path) -> dict[str, Any] | None:
+    """Return the field `arguments` of a script whose parser reads a boolean as --amp=False or --no-amp; None for others.
+
+    By default False is no argument, and so the script's own default, which may be True.
+    """
+    if _fire_subcommands(script) or any(unwritable_booleans(job, folder)):  # it is refused
+        return None
+    booleans, styles = _booleans(job, script, folder)
     # A library nests the field amp of a class in another as model.amp.
     by_value = [name for name in booleans if styles.get(name, styles.get(name.rpartition(".")[2])) == "value"]
     items = [f"--{name}={{{name}}}" for name in by_value]
@@ -215,7 +255,7 @@ def _boolean_arguments(job: Job, script: Path, folder: Path) -> dict[str, Any] |
 def _boolean_styles(tree: ast.Module, parser_style: str) -> Iterator[tuple[str, str]]:
     """Yield each long option that code adds to a parser, with the format of its booleans, see `arguments.build`.
 
-    Left out are switches, options that refuse all texts of booleans, and those that take any text as true.
+    The format "switch" also stands for options that refuse all texts of booleans, and those that take any text as true.
 
     Args:
         tree: Syntax tree of the code.
@@ -253,7 +293,7 @@ def _argparse_styles(flags: Sequence[str], code: Mapping[str, str]) -> Iterator[
     elif "action" not in code and _reads_booleans(code):
         style = "value"
     else:
-        return
+        style = "switch"
     yield from ((flag.removeprefix("--"), style) for flag in flags if flag.startswith("--"))
 
 
@@ -263,8 +303,9 @@ def _click_styles(flags: Sequence[str], code: Mapping[str, str]) -> Iterator[tup
     for flag in flags:
         if names := _ON_AND_OFF.fullmatch(flag):
             yield names[1], "negated"
-        elif flag.startswith("--") and "/" not in flag and takes_value and "is_flag" not in code:
-            yield flag.removeprefix("--"), "value"
+        elif flag.startswith("--") and "/" not in flag:
+            takes_its_value = takes_value and not {"is_flag", "flag_value", "count"} & code.keys()
+            yield flag.removeprefix("--"), "value" if takes_its_value else "switch"
 
 
 def _reads_booleans(code: Mapping[str, str]) -> bool:

@@ -171,7 +171,13 @@ def test_a_metric_that_the_job_names_is_not_that_of_the_training_set_behind_its_
 def test_a_value_may_follow_of_and_precede_its_name() -> None:
     parse = lines.LineParser((), Names(("roc_auc",))).parse
     assert parse("INFO:nets.train:Has a training score of 0.98 roc_auc").metrics == {"roc_auc": 0.98}
-    assert parse("one of 3 roc_auc").metrics == {}
+    assert parse("one of 3 roc_auc").metrics == parse("Improvement of 0.02 roc_auc").metrics == {}
+
+
+def test_a_text_in_an_object_moves_no_step() -> None:
+    parse = lines.LineParser((), Names(("loss",))).parse
+    assert parse('{"message": "loss after epoch 3: 0.51", "loss": 0.4}').metrics == {"loss": 0.4}
+    assert parse('INFO {"message": "loss after epoch 3: 0.51", "loss": 0.4}').metrics == {"loss": 0.4}
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,8 @@ def _candidates(
         patterns = [pattern for pattern in patterns if parsed_script.needs_file and pattern.startswith("*")]
     # Files without a known suffix are chosen for their content.
     texts = parsed_script.texts if is_home else ()
-    by_content = [name for name in texts if not name.endswith(settings.SUFFIXES) and _may_be_named(folder, name)]
+    names_without_suffix = (name for name in texts if not name.endswith(settings.SUFFIXES) and os.pardir not in name)
+    by_content = [name for name in names_without_suffix if _may_be_named(folder, name)]
     searched = set(requested) - {option.name for option in parsed_script.values}
     options_by_name: dict[str, list[Option]] = {}
     by_name = [name for pattern in patterns for name in _files(folder, pattern, is_home)]

@@ -120,9 +120,9 @@ class LineParser:
             return LineMetrics(step=None, metrics={})
         if self._patterns:
             return self._names.split_record(dict(_pattern_pairs(self._patterns, line)))
-        line = _with_step_last(line)
         if line.lstrip().startswith("{") and (record := objects.json_numbers(line)) is not None:
             return self._record_metrics(record, line)
+        line = _with_step_last(line)
         if (averages := _AVERAGES.match(line)) is not None:
             return self._names.split_record(dict(_report_averages(averages)))
         line_metrics = self._text_metrics(line)
@@ -179,8 +179,8 @@ def _shortened(line: str) -> str:
 
 
 def _with_step_last(line: str) -> str:
-    """Return `Cost: 0.7 (iteration 100)` for `Cost after iteration 100: 0.7`, and other lines as they are."""
-    match = _STEP_BEFORE_VALUE.search(line)
+    """Return `Cost: 0.7 (iteration 100)` for `Cost after iteration 100: 0.7`; other lines and those with an object as is."""
+    match = None if "{" in line else _STEP_BEFORE_VALUE.search(line)
     if match is None:
         return line
     name, number_after, number_before, name_after = match.groups()

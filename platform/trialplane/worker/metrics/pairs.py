@@ -185,7 +185,6 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
     # Without anything between, only a decimal number: `loss0.595`, and not `mAP0.5: 0.6` or `loss0.595.pt`.
     attached = r"(?=\d{1,15}\.\d++(?![\w.]|\s*[:=]|\s+[-+.\d]))"
     value_after = rf"(?<!\w)(?P<name>{name_pattern})(?:(?!\w)[\"']?{between}\s*+|{attached}){value}"
-    value_before = (
-        rf"(?:^|[:=|,;(]|\bof(?= )) *+(?P<value>\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++(?P<name>{name_pattern})(?!\w)"
-    )
+    fraction = r"(?P<value>\d*\.\d+|\d+(?:\.\d+)?(?= ?%))"
+    value_before = rf"(?:^|[:=|,;(]|(?<=\bscore )of(?= )) *+{fraction} ?%? ++(?P<name>{name_pattern})(?!\w)"
     return re.compile(value_after, re.IGNORECASE), re.compile(value_before, re.IGNORECASE)
