@@ -62,14 +62,17 @@ _JOINED = re.compile(r"""\}|\+\s*f?["']$""")
 _PART_OF_STARS = re.compile(r"\*\*+(?!/)|(?<=[^/])\*\*+")  # `a**.yaml`; pathlib refuses two stars with anything beside them
 _LONGEST_FILE_NAME = 255  # bytes
 _ABSOLUTE = re.compile(r"/[\w.-][\w./ {}:-]*")  # /data/out
-# Names of functions that write, and of arguments that name what is written: save_pretrained, output_dir. A folder that
-# `makedirs` only makes sure of, or a checkpoint, may as well be read.
+# Names of functions that write, and of arguments that name what is written: save_pretrained, output_dir.
 _WRITES = re.compile(
-    r"(?!.*(?:load|read|restore)).*(?:save|write|dump|filehandler)|to_(?:csv|json|parquet|pickle)$", re.IGNORECASE
+    r"save|write|dump|makedirs|mkdir|checkpoint|filehandler|^to_(?:csv|json|parquet|pickle)$", re.IGNORECASE
 )
+# Names of those that may as well read: a checkpoint, or a folder that `makedirs` only makes sure of.
+_MAY_READ = re.compile(r"load|read|restore|checkpoint|ckpt|makedirs|mkdir", re.IGNORECASE)
 _WRITING_MODE = re.compile(r"[rbt]*[wax][bt+]*")  # of open
 _JOINS = ("Path", "join", "joinpath", "abspath", "str")  # functions whose result is a path
-_OUTPUT = re.compile(r"(?:\w+_)?(?:out|output|save|log|logging|work|result|results)_?(?:dir|path|file|folder)")
+_OUTPUT = re.compile(
+    r"(?:\w+_)?(?:out|output|save|log|logging|checkpoint|ckpt|work|result|results)_?(?:dir|path|file|folder)"
+)
 _PATH = re.compile(r"(?!/)[\w./ -]{1,200}[/.][\w./ -]*")  # data/train.csv, ../data
 # Calls that read a file of settings.
 _LOADS = re.compile(
@@ -408,7 +411,7 @@ def _written(call: ast.Call) -> list[ast.expr]:
     function = naming.last(call.func)
     mode = _literal(naming.arguments_by_name(call, "file", "mode").get("mode"))
     opens_for_writing = function == "open" and isinstance(mode, str) and not set("wax+").isdisjoint(mode)
-    writes = opens_for_writing or _WRITES.match(function) is not None
+    writes = opens_for_writing or _WRITES.search(function) is not None
     keywords = [word.value for word in call.keywords if writes or (word.arg and _OUTPUT.fullmatch(word.arg))]  # output_dir=…
     return [*(call.args if writes else ()), *keywords]
 
@@ -417,7 +420,8 @@ def _written_nodes(tree: ast.Module) -> set[ast.AST]:
     """Return the nodes of the paths to which a script writes: of a path that is joined, or of a text with a path above."""
     assigned, written = naming.first_values(tree), set[ast.AST]()
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        nodes = _written(call)
+        names = [naming.last(call.func), *(str(word.arg) for word in call.keywords)]
+        nodes = [] if any(map(_MAY_READ.search, names)) else _written(call)
         match call:
             case ast.Call(func=ast.Attribute(attr="open", value=path), args=[ast.Constant(value=str(mode)), *_]):
                 nodes += [path] if _WRITING_MODE.fullmatch(mode) else []  # Path("../model.txt").open("w")
