@@ -177,6 +177,7 @@ def test_no_secret_of_a_launcher_is_in_the_job(platform, written: Path, name: st
     "text",
     [
         "include config.mk\nfit:\n\tpython fit.py $(ARGS)\n",
+        "ifdef A\n  include config.mk\nendif\nfit:\n\tpython fit.py $(ARGS)\n",
         "fit: ARGS = --big\nfit:\n\tpython fit.py $(ARGS)\n",
         "ifdef BIG\n  ARGS = --big\nendif\nfit:\n\tpython fit.py $(ARGS)\n",
         "fit:\n\tpython fit.py --kind $(OPTIMIZER)\n",
@@ -1477,6 +1478,15 @@ def test_names_of_a_settings_file_that_are_meant_are_shown_in_the_command(platfo
     job = made(".")
     assert job.arguments is not None and job.arguments.file == "config.yaml"
     assert job.search.enqueue == ({"optim.lr": 0.1, "layers.0.dropout": 0.5, "layers.1.dropout": 0.1, "optim.name": "sgd"},)
+
+
+def test_options_that_a_module_declares_are_arguments_of_the_script(platform, written: Path) -> None:
+    declares = "def add(parser): parser.add_argument('--lr', type=float, default=0.1)\n"
+    fit = "import argparse, options\nparser = argparse.ArgumentParser()\noptions.add(parser)\nparser.parse_args()\n"
+    write(written, {"fit.py": fit, "options.py": declares})
+    result = platform("init", "--from", "python src/fit.py", "--no-smoke", "--space", "lr=0..1", "--objective", "loss:min")
+    assert result.exit_code == 0, result.output
+    assert (made(".").script, made(".").arguments) == ("src/fit.py", None)
 
 
 @pytest.mark.parametrize("command", ["python scripts/fit.py", "make fit"])

@@ -627,8 +627,9 @@ def test_a_partial_gets_the_values_of_local_names(text: str, value: str) -> None
         SEARCH.format("lambda n: n"),
         SEARCH.format("local"),
         "    k = k0\n    k0 = k\n" + SEARCH.format("k"),
+        "    k = 7\n    def f():\n        k = 9\n    " + SEARCH.format("k"),
     ],
-    ids=range(17),
+    ids=range(18),
 )
 def test_a_partial_with_values_that_are_not_clear_is_refused(body: str) -> None:
     with pytest.raises(errors.SpecError, match="binds values that only running the file would show"):

@@ -809,7 +809,8 @@ def _recipe_command(text: str, target: str, typed: Mapping[str, str] | None = No
         """Return the value of a variable, which for ARGS in `$(ARGS)` is empty unless it is set; else the reference."""
         name = reference[1]
         # For one target, below an `ifdef`, in an included file, or in the environment.
-        may_be_set = name in os.environ or re.search(rf"\b{name}\s*[:?+!]*=|^[-s]?include\b|\bdefine\b", text, re.MULTILINE)
+        in_text = rf"\b{name}\s*[:?+!]*=|^[ \t]*[-s]?include\b|\bdefine\b"
+        may_be_set = name in os.environ or re.search(in_text, text, re.MULTILINE)
         return values.get(name, reference[0] if may_be_set or not _MORE_ARGUMENTS.fullmatch(name) else "")
 
     def with_values(lines: Sequence[str]) -> list[str]:

@@ -66,8 +66,8 @@ _ABSOLUTE = re.compile(r"/[\w.-][\w./ {}:-]*")  # /data/out
 _WRITES = re.compile(
     r"save|write|dump|makedirs|mkdir|checkpoint|filehandler|^to_(?:csv|json|parquet|pickle)$", re.IGNORECASE
 )
-# Names of those that may as well read: a checkpoint, or a folder that `makedirs` only makes sure of.
-_MAY_READ = re.compile(r"load|read|restore|checkpoint|ckpt|makedirs|mkdir", re.IGNORECASE)
+# Names of such functions that read, and of arguments that are read: load_from_checkpoint, fit(model, ckpt_path="…").
+_READS, _IS_READ = re.compile(r"load|read|restore", re.IGNORECASE), re.compile(r"checkpoint|ckpt|load|resume")
 _WRITING_MODE = re.compile(r"[rbt]*[wax][bt+]*")  # of open
 _JOINS = ("Path", "join", "joinpath", "abspath", "str")  # functions whose result is a path
 _OUTPUT = re.compile(
@@ -420,12 +420,12 @@ def _written_nodes(tree: ast.Module) -> set[ast.AST]:
     """Return the nodes of the paths to which a script writes: of a path that is joined, or of a text with a path above."""
     assigned, written = naming.first_values(tree), set[ast.AST]()
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        names = [naming.last(call.func), *(str(word.arg) for word in call.keywords)]
-        nodes = [] if any(map(_MAY_READ.search, names)) else _written(call)
+        reads = _READS.search(naming.last(call.func)) or any(_IS_READ.search(word.arg or "") for word in call.keywords)
+        nodes = [] if reads else _written(call)
         match call:
             case ast.Call(func=ast.Attribute(attr="open", value=path), args=[ast.Constant(value=str(mode)), *_]):
                 nodes += [path] if _WRITING_MODE.fullmatch(mode) else []  # Path("../model.txt").open("w")
-            case ast.Call(func=ast.Attribute(attr="write_text" | "write_bytes" | "touch", value=path)):
+            case ast.Call(func=ast.Attribute(attr="write_text" | "write_bytes" | "mkdir" | "touch", value=path)):
                 nodes.append(path)
         for node in nodes:
             value = assigned.get(ast.unparse(node), node)
@@ -742,13 +742,22 @@ def value_lines(text: str) -> dict[str, list[int]]:
     return {name: _lines(spot) for name, spot in arguments.spots(notebook.parse(text)).items() if not spot.is_shared}
 
 
-def module_options(text: str, name: str) -> list[Option]:
+def module_options(text: str, name: str, *, with_declared: bool = True) -> list[Option]:
     """Return the values in the text of a module, without the defaults of arguments, which callers may override.
+
+    Without `with_declared`, also without those of arguments and fields that a parser may read.
 
     Empty if it is not Python.
     """
     spots = arguments.spots(notebook.parse_or_empty(text))
-    return [option for option in settings_options(text, name) if not spots[option.name].is_default]
+    declared = () if with_declared else {name for name, spot in spots.items() if _is_declared(spot.parent)}
+    options = [option for option in settings_options(text, name) if option.name not in declared]
+    return [option for option in options if not spots[option.name].is_default]
+
+
+def _is_declared(parent: Any) -> bool:
+    """Return whether a value is that of `add_argument("--lr", default=0.1)`, or of a field such as `lr: float = 0.1`."""
+    return isinstance(parent, ast.AnnAssign) or (isinstance(parent, ast.keyword) and parent.arg == "default")
 
 
 class ModulePath(NamedTuple):

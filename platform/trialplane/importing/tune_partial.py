@@ -245,6 +245,9 @@ def text(call: ast.Call, tree: ast.Module, module_names: Collection[str], change
         scope = _Scope(around.body, changes, expressions, caller=scope)
     elif isinstance(around, (ast.AsyncFunctionDef, ast.ClassDef)):
         return ""
+    inner_nodes = [node for node in ast.walk(around) if node is not around] if around is not None else []
+    if any(isinstance(node, _WITH_OWN_NAMES) and call in ast.walk(node) for node in inner_nodes):
+        return ""
     replacement = _Replacement(scope, {*module_names} - set_names, dict(flags.defaults(calls)))
     try:
         partial_arguments = [replacement.replaced(argument) for argument in call.args]

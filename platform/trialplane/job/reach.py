@@ -89,7 +89,9 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
     if has_arguments or is_invalid or job.search.function:  # a function defines the parameters, so their names are unknown
         return
     if script and (subcommands := _fire_subcommands(folder / script)):
-        option = shlex.quote(f'arguments=["{subcommands[0]}", "{{flags}}"]')
+        items = f'["{subcommands[0]}", "{{flags}}"]'
+        booleans = _booleans(job, folder / script, folder)[0]  # which fire reads as --amp=False
+        option = shlex.quote(f'arguments={{"items": {items}, "booleans": "value"}}' if booleans else f"arguments={items}")
         others = f" (or {', '.join(subcommands[1:])} in its place)" if subcommands[1:] else ""
         yield Issue(
             ("script",), f"{script} needs one of its subcommands before the parameters: type `--set {option}`{others}"
@@ -210,12 +212,12 @@ def unwritable_booleans(job: Job, folder: Path) -> Iterator[Issue]:
         return
     booleans, styles = _booleans(job, folder / script, folder)
     negated = [name for name in booleans if styles.get(name) == "negated"]
-    for name in booleans:
+    for name in (name for name in booleans if not job.params.get(name)):  # a fixed true needs no False
         field, (section, _, last_part) = "params" if name in job.params else "space", name.rpartition(".")
         if section and name not in styles and styles.get(last_part) == "negated":  # as tyro nests the field of a class
             message = f"its False is --{section}.no-{last_part}, which a job does not write; leave it out"
             yield Issue((field, name), message)
-        elif negated and styles.get(name, "switch") == "switch":
+        elif negated and styles.get(name) == "switch":
             reason = f"is a switch without --no-{name}, which a job would write as it writes --no-{negated[0]}"
             yield Issue((field, name), f"{reason}; leave one of them out")
 
@@ -334,6 +336,7 @@ def _boolean_field(
     flags = [text for text in _texts_of(parts) if text.startswith("--")]  # of typer.Option(True, "--amp/--no-amp")
     if flags:
         yield from ((names[1], "negated") for names in map(_ON_AND_OFF.fullmatch, flags) if names)
+        yield from ((flag.removeprefix("--"), "switch") for flag in flags if "/" not in flag)
         return
     has_boolean_type = annotation is not None and re.match(r"(?:Annotated\[)?bool\b", ast.unparse(annotation))
     if has_boolean_type or (default is not None and ast.unparse(default) in _BOOLEANS):

@@ -159,7 +159,8 @@ def _only_modules_set(call: script.Call, names: Collection[str]) -> bool:
         return False
     roots = [file.parent, *script_folder.start(file, script.read(text, call.script), text="").roots]
     modules = (path for path in script_folder.imported_files(file, roots) if path != file)
-    options = (option for path in modules for option in script.module_options(script_folder.source(path), path.name))
+    texts = ((script_folder.source(path), path.name) for path in modules)
+    options = (option for text, name in texts for option in script.module_options(text, name, with_declared=False))
     return any(script_probe.may_mean(name, option.name) for option in options for name in absent_names)
 
 
