@@ -238,16 +238,15 @@ def text(call: ast.Call, tree: ast.Module, module_names: Collection[str], change
     set_names = {node.id for node in main_nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     set_names.update(*(node.names for node in ast.walk(tree) if isinstance(node, ast.Global)))
     scope = _Scope(main_statements, {*changes, *module_names}, arguments={})
-    around = next((statement for statement in tree.body if call in ast.walk(statement)), None)
-    if isinstance(around, ast.FunctionDef):
-        names = [node.arg for node in ast.walk(around.args) if isinstance(node, ast.arg)]
-        expressions = dict.fromkeys(names) | naming.argument_values(around, calls)
-        scope = _Scope(around.body, changes, expressions, caller=scope)
-    elif isinstance(around, (ast.AsyncFunctionDef, ast.ClassDef)):
-        return ""
-    inner_nodes = [node for node in ast.walk(around) if node is not around] if around is not None else []
-    if any(isinstance(node, _WITH_OWN_NAMES) and call in ast.walk(node) for node in inner_nodes):
-        return ""
+    match [node for node in ast.walk(tree) if isinstance(node, _WITH_OWN_NAMES) and call in ast.walk(node)]:
+        case []:  # at the top level, or below `if __name__ == "__main__"`
+            pass
+        case [ast.FunctionDef() as function] if function in tree.body:
+            names = [node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)]
+            expressions = dict.fromkeys(names) | naming.argument_values(function, calls)
+            scope = _Scope(function.body, changes, expressions, caller=scope)
+        case _:  # in a class or an inner function
+            return ""
     replacement = _Replacement(scope, {*module_names} - set_names, dict(flags.defaults(calls)))
     try:
         partial_arguments = [replacement.replaced(argument) for argument in call.args]

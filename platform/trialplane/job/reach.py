@@ -90,8 +90,9 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Pla
         return
     if script and (subcommands := _fire_subcommands(folder / script)):
         items = f'["{subcommands[0]}", "{{flags}}"]'
-        booleans = _booleans(job, folder / script, folder)[0]  # which fire reads as --amp=False
-        option = shlex.quote(f'arguments={{"items": {items}, "booleans": "value"}}' if booleans else f"arguments={items}")
+        if _boolean_names(job):  # which fire reads as --amp=False
+            items = f'{{"items": {items}, "booleans": "value"}}'
+        option = shlex.quote(f"arguments={items}")
         others = f" (or {', '.join(subcommands[1:])} in its place)" if subcommands[1:] else ""
         yield Issue(
             ("script",), f"{script} needs one of its subcommands before the parameters: type `--set {option}`{others}"
@@ -207,10 +208,13 @@ def default_arguments(job: Job, folder: Path) -> Any:
 
 def unwritable_booleans(job: Job, folder: Path) -> Iterator[Issue]:
     """Yield an issue for each boolean parameter of a script whose False a job cannot write, as it has one form for all."""
-    script = getattr(job, "script", None)
-    if not script or not (folder / script).is_file():
-        return
-    booleans, styles = _booleans(job, folder / script, folder)
+    script, booleans = getattr(job, "script", None), _boolean_names(job)
+    if booleans and script and (folder / script).is_file():
+        yield from _unwritable(job, booleans, _option_styles(folder / script, folder))
+
+
+def _unwritable(job: Job, booleans: Sequence[str], styles: Mapping[str, str]) -> Iterator[Issue]:
+    """Yield what `unwritable_booleans` does, for the boolean parameters of a job and the formats of the script's options."""
     negated = [name for name in booleans if styles.get(name) == "negated"]
     for name in (name for name in booleans if not job.params.get(name)):  # a fixed true needs no False
         field, (section, _, last_part) = "params" if name in job.params else "space", name.rpartition(".")
@@ -222,21 +226,24 @@ def unwritable_booleans(job: Job, folder: Path) -> Iterator[Issue]:
             yield Issue((field, name), f"{reason}; leave one of them out")
 
 
-def _booleans(job: Job, script: Path, folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Return the boolean parameters of a job, and the format of booleans of each option; see `_boolean_styles`."""
+def _boolean_names(job: Job) -> list[str]:
+    """Return the boolean parameters of a job."""
     space = {} if isinstance(job.search.space, str) else job.search.space
     values = {name: getattr(parameter, "choices", None) or () for name, parameter in space.items()}
     values |= {name: (value,) for name, value in job.params.items()}
-    booleans = [name for name, items in values.items() if items and all(isinstance(item, bool) for item in items)]
-    files = [file for file in (_files(script, (folder,)) if booleans else ()) if file is not None]
+    return [name for name, items in values.items() if items and all(isinstance(item, bool) for item in items)]
+
+
+def _option_styles(script: Path, folder: Path) -> dict[str, str]:
+    """Return the format of booleans of each option of a script; see `_boolean_styles`."""
+    files = [file for file in _files(script, (folder,)) if file is not None]
     names = {name for file in files for node in ast.walk(file.tree) for name in _names(node)}
     parsers = {library for file in files for library in file.libraries} | (names & _PARSER_CLASSES)
     parser_style = next((style for name, style in _PARSER_STYLES.items() if name in parsers), "")
     styles = {name: style for file in files for name, style in _boolean_styles(file.tree, parser_style)}
     # Options that the code adds by their names count more than fields and arguments with such names.
     added_options = [pair for file in files for pair in _boolean_styles(file.tree, "")]
-    styles |= dict(sorted(added_options, key=lambda name_and_style: name_and_style[1] != "switch"))
-    return booleans, styles
+    return styles | dict(sorted(added_options, key=lambda name_and_style: name_and_style[1] != "switch"))
 
 
 def _boolean_arguments(job: Job, script: Path, folder: Path) -> dict[str, Any] | None:
@@ -244,9 +251,10 @@ def _boolean_arguments(job: Job, script: Path, folder: Path) -> dict[str, Any] |
 
     By default False is no argument, and so the script's own default, which may be True.
     """
-    if _fire_subcommands(script) or any(unwritable_booleans(job, folder)):  # it is refused
+    booleans = _boolean_names(job)
+    styles = _option_styles(script, folder) if booleans else {}
+    if _fire_subcommands(script) or any(_unwritable(job, booleans, styles)):  # it is refused
         return None
-    booleans, styles = _booleans(job, script, folder)
     # A library nests the field amp of a class in another as model.amp.
     by_value = [name for name in booleans if styles.get(name, styles.get(name.rpartition(".")[2])) == "value"]
     items = [f"--{name}={{{name}}}" for name in by_value]

@@ -822,7 +822,7 @@ def _requested_objective(job: ScriptJob, requested: Mapping[str, str], result: s
 def placeholder_message(job: ScriptJob, result: smoke.Smoke, file: str) -> tuple[str, str]:
     """Return a message that the objective in a job's file is a placeholder, and the option of `submit` that replaces it."""
     reason, remedy = _placeholder_remark(job, result)
-    metrics = _metrics(result)
+    metrics = metric_names(result)
     metric = shlex.quote(guess.possible_objective(metrics) or "METRIC")
     direction = "max" if guess.data_alone(metrics) else "min"  # `Val` alone is usually an accuracy
     return f"{reason}, so the objective in {file} is a placeholder: {remedy}", f" --objective {metric}:{direction}"
@@ -835,7 +835,7 @@ def _placeholder_remark(job: ScriptJob, result: smoke.Smoke) -> tuple[str, str]:
     """
     if not result.was_run:
         reason = "the script was not run"
-    elif metrics := _metrics(result):
+    elif metrics := metric_names(result):
         reason = f"no metric that it printed has the name of an objective ({', '.join(smoke.shown_names([metrics]))})"
     else:
         reason = "it printed no metric"
@@ -844,7 +844,7 @@ def _placeholder_remark(job: ScriptJob, result: smoke.Smoke) -> tuple[str, str]:
     return reason, f"name a metric {origin}"
 
 
-def _metrics(result: smoke.Smoke) -> list[str]:
+def metric_names(result: smoke.Smoke) -> list[str]:
     """Return the names of all metrics of a smoke run."""
     return [metric for metrics in result.metrics.values() for metric in metrics]
 

@@ -544,7 +544,7 @@ def _summary(
         summary = f"found no parameter to search: write `space: {{NAME: …}}` into {importing.shell_path(job_file)}"
     if (objective := script_job.best_objective(job, result)) is not None:
         summary += f"; objective: {objective.metric}, {objective.fields['direction']}d ({objective.reason})"
-        names = list(dict.fromkeys(name for metrics in result.metrics.values() for name in metrics))
+        names = list(dict.fromkeys(script_job.metric_names(result)))
         direction = objective.fields["direction"]
         other_names = [name for name in names if guess.direction(name) == direction and not guess.is_of_training(name)]
         other_name = guess.possible_objective(other_names)
@@ -591,7 +591,7 @@ def _print_result(
         texts: Texts of the script and of its modules.
     """
     duration = f"{result.seconds:.0f} s"
-    all_names = {name for metrics in result.metrics.values() for name in metrics}
+    all_names = script_job.metric_names(result)
     names = smoke.shown_names(result.metrics.values())
     shown = f"its metrics: {', '.join(names)}" if names else "no metrics were found"
     if result.failure:
