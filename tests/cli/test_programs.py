@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -958,6 +959,26 @@ def test_a_misspelled_objective_is_no_number_without_a_name(platform, written: P
     result = platform("init", "--from", str(written / "fit.py"), "--objective", "val_auc:max")
     assert "objective: val_auc, maximized (one run did not show it; did you mean valid_acc?)" in result.stderr
     assert made().metrics is None
+
+
+def test_a_metric_of_all_lines_is_that_of_held_out_data(platform, written: Path) -> None:
+    text = """
+    lr = 0.1
+    for step in range(1, 9):
+        print(f"12:00:0{step} INFO: | step {step} | loss 2.0 | ppl {7 - step * lr:.2f}")
+        if step % 4 == 0:
+            print(f"12:00:0{step} INFO: | eval checkpoint {step}.pt | ppl {1 + 1 / step:.2f}")
+    """
+    file = written / "fit.py"
+    file.write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(file), "--objective", "ppl:min")
+    reason = "ppl of held-out data, as lines without a set of data print ppl, too"
+    assert f"objective: eval_ppl, minimized ({reason})" in result.stderr, result.output
+    assert made().objectives[0].metric == "eval_ppl"
+    Path("src/job.yaml").unlink()
+    file.write_text(textwrap.dedent(text.replace("eval checkpoint", "checkpoint")))
+    result = platform("init", "--from", str(file), "--objective", "ppl:min")
+    assert "objective: ppl, minimized (as requested)" in result.stderr, result.output
 
 
 def test_no_metric_of_training_is_proposed_for_one_of_held_out_data(platform, written: Path) -> None:

@@ -132,6 +132,28 @@ def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training()
 
 
 @pytest.mark.parametrize(
+    "prefix",
+    [
+        "2026-01-31 12:00:00,123 - train - INFO - ",
+        "01/31/2026 12:00:00 - INFO - __main__ -   ",
+        "2026-01-31 12:00:00 | INFO | cli.train | ",
+        "2026-01-31 12:00:00.123 | INFO     | __main__:main:12 - ",
+        "[2026-01-31 12:00:00,123][__main__][INFO] - ",
+        "[01/31 12:00:00 d2.engine]: ",
+        "I0131 12:00:00.123456 97 train.py:12] ",
+        "INFO 01-31 12:00:00 ",
+        "12:00:00 ",
+        "INFO:__main__:",
+        "[INFO] ",
+    ],
+)
+def test_the_prefix_of_a_log_is_no_part_of_its_message(prefix: str) -> None:
+    parse = lines.LineParser((), Names(())).parse
+    assert parse(f"{prefix}valid loss: 0.3, acc: 0.9").metrics == {"valid_loss": 0.3, "valid_acc": 0.9}
+    assert parse(f"{prefix}step 3 | loss: 0.3").metrics == {"loss": 0.3}, "a logger is no set of data"
+
+
+@pytest.mark.parametrize(
     ("names", "metrics"),
     [
         (("accuracy",), {"train_accuracy": 0.71, "accuracy": 0.6}),

@@ -507,9 +507,10 @@ def _command(
     if parsed_script.style is Style.ENVIRONMENT:
         return start.command(name, variables=items)
     if parsed_script.style is Style.PROMPTS:
-        answers = " ".join(f"'{{{option.name}}}'" for option in options)
+        answers = " ".join("'{" + option.name + "}'" for option in options)  # a trial replaces '{lr}' by '0.1'
         return ["bash", "-c", f"printf '%s\\n' {answers} | {shlex.join(start.words(name))}"]
     if parsed_script.style is Style.COMMAND:
+        # The command names the file without its folder.
         words = [os.path.relpath(name, start.cwd) if word == Path(name).name else word for word in parsed_script.command]
         return [*(["env", "-C", start.cwd] if start.cwd != "." else []), *words]
     return start.command(name, declared.function)
@@ -795,6 +796,9 @@ def _declaration(source: MetricSource) -> Any:
 def _requested_objective(job: ScriptJob, requested: Mapping[str, str], result: smoke.Smoke) -> Objective:
     """Return the metric that the user names, with the spelling that a run has shown."""
     metric = requested["metric"]
+    if (held_out := result.held_out.get(metric, "")) in result.metrics.get(smoke.STDOUT, ()):
+        reason = f"{metric} of held-out data, as lines without a set of data print {metric}, too"
+        return Objective(smoke.STDOUT, {**requested, "metric": held_out}, reason)
     shown = [(source, name) for source, metrics in result.metrics.items() for name in metrics]
     same = [(source, name) for source, name in shown if name == metric]
     same.sort(key=lambda pair: _is_only_in_bars(pair[0], pair[1], result))

@@ -45,6 +45,7 @@ _STEP_AND_NUMBER = re.compile(rf"{_BAR}(\d+)[\s:,|]+({settings.NUMBER}){_REMARK}
 _MAX_OUTPUT = 1 << 20  # characters at the end of the output that are searched for names of metrics
 _MOST_CANDIDATES = 30
 _SERIES = 3  # reports without a step; fewer may be those of phases, as after pretraining and after training
+_HELD_OUT_SETS = ("val", "eval", "test", "dev")
 _CROWD = 4  # names in a line that may be a list of settings
 _PRINTED_SUFFIXES = (".txt", ".log", ".json", ".jsonl")  # of files that may have settings and other words beside results
 _VOCABULARY = 50  # words at least
@@ -81,6 +82,7 @@ class Smoke:
         peak_memory: Most bytes that the script and its descendants were seen to use.
         only_in_bars: Names of printed metrics that occur only in progress bars.
         read: Those of the watched files that it has read.
+        held_out: Requested metric that lines print for several sets of data → its name for the held-out one.
         was_run: Whether the script was run, now or earlier. If not, there are no metrics.
     """
 
@@ -93,6 +95,7 @@ class Smoke:
     peak_memory: int = 0
     only_in_bars: Collection[str] = ()
     read: Collection[str] = ()
+    held_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     was_run: bool = True
 
     def series(self, source: MetricSource, metric: str) -> Series | None:
@@ -162,7 +165,8 @@ def run(
     read = [file for file in watched if (folder / file).exists() and (folder / file).stat().st_atime_ns]
     text = log.read_bytes().decode(errors="replace")  # keeps the carriage returns of progress bars
     output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
-    names = tuple(dict.fromkeys((*requested, *_candidates(output[-_MAX_OUTPUT:], requested))))
+    held_out = {metric: name for metric in requested if (name := _held_out_name(output[-_MAX_OUTPUT:], metric))}
+    names = tuple(dict.fromkeys((*requested, *held_out.values(), *_candidates(output[-_MAX_OUTPUT:], requested))))
     values, occurrences = _printed_metrics(output, names, scratch / "printed.log", folder, options, requested)
     metrics: dict[MetricSource, Mapping[str, float]] = {STDOUT: values} if values else {}
     unnamed_steps: dict[MetricSource, Sequence[int]] = {}
@@ -198,6 +202,7 @@ def run(
         process_end.peak_memory,
         in_bars - in_lines,
         read,
+        held_out,
     )
 
 
@@ -388,6 +393,21 @@ def _candidates(output: str, requested: Collection[str]) -> tuple[str, ...]:
             is_complete = not data_sets or guess.names_data(metric) or spelling(metric) in requested_spellings
             names |= dict.fromkeys([metric] if is_complete else [f"{data_set}_{metric}" for data_set in data_sets])
     return tuple(names)[:_MOST_CANDIDATES]
+
+
+def _held_out_name(output: str, metric: str) -> str:
+    """Return the name of a metric for held-out data if lines without a set of data print it, too; "" if they do not mix.
+
+    It is `eval_ppl` if the script prints both `epoch 1 | ppl 7.05` and `eval checkpoint | ppl 1.86`, each several times.
+    """
+    names = [f"{data_set}_{metric}" for data_set in _HELD_OUT_SETS]
+    parse = LineParser((), Names((metric, *names))).parse
+    lines = output.splitlines()
+    counts = collections.Counter(
+        name for line in lines for name in parse(line).metrics if name == metric or headings_of(line)
+    )
+    held_out = max(names, key=lambda name: counts[name])
+    return held_out if min(counts[metric], counts[held_out]) > 1 else ""
 
 
 def names_in_code(texts: Iterable[str], metrics: Iterable[str]) -> list[str]:

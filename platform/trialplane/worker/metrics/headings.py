@@ -28,6 +28,17 @@ _SET_OF_LINE = re.compile(
     rf"\W*(?:(?i:epoch|step|iter|iteration|round)\W{{0,3}}\d{{1,15}}(?:/\d{{1,15}})?\W+(?!(?i:train)))?"
     rf"({DATA_SET})[ _](?=[^\W\d])"
 )
+_LEVEL = r"(?:DEBUG|INFO|WARNING)"
+# What a log puts before each message: `2026-01-31 12:00:00,123 - train - INFO - `, `12:00:00 | INFO | cli.train | `,
+# `[01/31 12:00:00 d2.engine]: `, `I0131 12:00:00.123456 97 train.py:12] `, `INFO:__main__:`, or `[INFO] `. A set of data
+# behind the level, as in `INFO | valid | loss 0.3`, is no logger.
+_LOG_PREFIX = re.compile(
+    rf"(?:I\d{{4}} |[\s\[(]*(?:{_LEVEL}\W{{1,3}})?(?:\d{{1,4}}[-/]\d\d(?:[-/]\d{{1,4}})?[T, ]{{1,2}})?)"
+    r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?"
+    rf"(?:\s+\d{{1,9}} [\w.]+:\d{{1,9}}\]|\s[\w.]++\]|(?:\W{{1,5}}+[\w.]++){{0,2}}?\W{{1,5}}{_LEVEL}\b"
+    rf"(?:\W{{1,9}}(?!{DATA_SET}\W)[\w.:]++(?=\s?[-|\]]\s))?)?"
+    rf"|{_LEVEL}:(?:[\w.]+:)?|\[{_LEVEL}\]"
+)
 
 # In `max dev: 0.5`, unlike `max dev acc: 0.5`, `dev` is a deviation.
 is_data_set = re.compile(rf"(?!(?i:(?<=max )dev|(?<=mean )dev)){DATA_SET}").fullmatch
@@ -52,9 +63,11 @@ def headings_of(line: str) -> list[Heading]:
     """
     if not _ANY_DATA_SET.search(line):  # as most lines; this search is fast
         return []
-    if headings := [Heading(match.end(), (match[1] or match[2]).lower()) for match in _HEADING.finditer(line)]:
+    prefix = _LOG_PREFIX.match(line)
+    begin = prefix.end() if prefix else 0  # of the message; a logger may be named like a set of data
+    if headings := [Heading(match.end(), (match[1] or match[2]).lower()) for match in _HEADING.finditer(line, begin)]:
         return headings
-    match = _SET_OF_LINE.match(line)
+    match = _SET_OF_LINE.match(line, begin)
     return [Heading(match.end(), match[1].lower())] if match and not _ANY_DATA_SET.search(line, match.end()) else []
 
 
