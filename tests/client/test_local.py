@@ -378,11 +378,12 @@ def test_with_a_longer_budget_it_goes_on(runs, double, budget, changes, sets):
     [
         (RunState.SUCCEEDED, {"budget.target": 2.0}, "target=null` continues"),
         (RunState.FAILED, {"budget.time": 50.0}, "time=100` raises the limit"),
+        (RunState.FAILED, {"budget.time": 1234567.0}, "time=2469134` raises the limit"),
     ],
 )
 def test_more_trials_do_not_lift_a_budget(runs, state, budget, way):
     run = runs.make("a", tell=complete, asks=3, **budget)
-    runs.say(run, state, worked=50.5)
+    runs.say(run, state, worked=budget.get("budget.time", 0.0) + 0.5)
     before = run.job.read_bytes()
     with pytest.raises(InputError, match=rf"--set budget\.{way}"):
         RunHandle("a", runs.target).resume(changes={"trials": 9})

@@ -40,18 +40,18 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
         with progress.view(stream) as view:
             handled_signals = 0
             wait_start: float | None = None  # time of the first status in which only MLflow lacked results
+            continues_in_background = False
             for status in progress.follow(handle, view):
                 if stream.isatty() and _only_mlflow_lacks_results(status):
                     wait_start = time.monotonic() if wait_start is None else wait_start
                     if handle.target.remote or time.monotonic() - wait_start >= _MLFLOW_WAIT:
+                        continues_in_background = True
                         break
                 if stop_signals and handle.target.remote:
                     return _leave(handle, view)
                 while handled_signals < len(stop_signals):
                     handled_signals += 1
                     _stop(handle, view, handled_signals)
-            else:
-                wait_start = None  # its controller has recorded them, or given up
     except BrokenPipeError:
         output.note(f"the output was closed; the run {handle.name} continues: `platform status {handle.name}`")
         raise
@@ -60,7 +60,7 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
     if final_state is not None:
         status = dataclasses.replace(status, state=final_state)
     progress.summary(handle, status, stream)
-    if wait_start is not None:
+    if continues_in_background:
         output.note(f"MLflow gets the last results in the background: `platform status {handle.name}`")
     if output_format != "table":
         status_verb.show(status, output_format)
@@ -68,9 +68,8 @@ def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -
 
 
 def _only_mlflow_lacks_results(status: RunStatus) -> bool:
-    """Return whether all trials have ended, but MLflow lacks results: the controller still sends them, or has given up."""
-    has_given_up = status.unrecorded and not status.state.is_active
-    return status.final_state is not None or has_given_up
+    """Return whether all trials have ended, but MLflow lacks results, which the controller still sends."""
+    return status.final_state is not None or (status.unrecorded and not status.state.is_active)
 
 
 def detach(handle: RunHandle, output_format: str) -> int:

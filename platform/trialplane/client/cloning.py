@@ -202,14 +202,15 @@ def _job_fields(job: Job, replacements: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unpack_other_code(root: Path, job: Job, code: Path, run: str, allow_other_code: bool) -> Path:
-    """Copy the code of a job to a new folder beside `root`, which has the code of a run, and return that folder.
+    """Copy the code in a job's folder `code` to a new folder beside `root`, which has the code of a run, and return it.
 
     Raises:
         InputError: The code differs from that of the run, and `allow_other_code` is not set.
     """
     new_root = root.with_name(f"{root.name}-code") / root.name  # a folder of the same name, as it names the job
     packing.unpack(planning.pack_job(job, code).data, new_root)
-    # The job's file is not compared, because the caller replaces it.
+    # Both folders are packed in the same way, because a pack may leave out or add files. The job's file is not compared,
+    # because the caller replaces it.
     old_files, new_files = (changes.contents(packing.pack(path).data) for path in (root, new_root))
     lines = [line for line in planning.code_difference(old_files, new_files) if not line.startswith(f"{load.FILE}: ")]
     if lines and not allow_other_code:

@@ -151,7 +151,7 @@ def load_job(run: RunPaths) -> Job:
 
 
 def pack_code(run: RunPaths) -> Pack:
-    """Return the code of a run, with its packages, and without links to data.
+    """Return the code of a run, whose folder has the packages of its job, without links to data.
 
     Raises:
         RunDamaged: The file of the job is damaged.

@@ -80,6 +80,7 @@ def restore_joint_parameters(trial: optuna.trial.Trial) -> optuna.trial.Trial:
             distribution = distributions.json_to_distribution(distribution_json)
             drawn_space[name] = distribution
             drawn_values[name] = distribution.to_external_repr(internal_value)
+        # With these fields, Optuna's `suggest_…` takes the values and draws none.
         trial.relative_search_space, trial._relative_params = drawn_space, drawn_values
     return trial
 

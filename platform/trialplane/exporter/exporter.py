@@ -175,7 +175,7 @@ class Exporter:
             self._save(now=True)
             return self._clean_up()
         except Exception:
-            self._earlier_runs = None  # as in `advance`
+            self._earlier_runs = None  # the runs in MLflow may have changed, so `advance` searches them again
             raise
 
     def _add_page(self, end: End) -> None:

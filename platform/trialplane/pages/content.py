@@ -263,8 +263,8 @@ def _commands_to_continue(record: RunRecord, run: str, flags: str) -> Iterator[t
     elif "trials" in extension:
         yield "Continue with more trials", f"platform resume {run} --trials {extension['trials']}{flags}"
     else:
-        ((field, value),) = extension.items()
-        text = "null" if value is None else f"{value:g}"
+        ((field, value),) = extension.items()  # a field of the budget: twice its limit, or None for no target
+        text = "null" if value is None else f"{value:.15g}"
         yield "Continue beyond its limit", f"platform resume {run} --set {field}={text}{flags}"
 
 

@@ -201,7 +201,7 @@ def completed_message(status: RunStatus, old: Job, job: Job, target_flags: str =
         field, limit = exhausted
         return (
             f"the run {status.run} has {status.state.lower()}: {field} ({limit:g}) is used up, after "
-            f"{counts}. {resume} --set {field}={2 * limit:g}` raises the limit, and `--set {field}=null` removes it"
+            f"{counts}. {resume} --set {field}={2 * limit:.15g}` raises the limit, and `--set {field}=null` removes it"
         )
     if status.state is not RunState.SUCCEEDED:  # a run that has failed or was stopped continues
         return ""

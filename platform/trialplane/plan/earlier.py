@@ -136,9 +136,9 @@ class HistoryMapper:
     def _trial(self, row: TrialRow) -> EarlierTrial | None:
         """Return a trial in the new space. None if it is left out.
 
-        The reason is counted for `notes`, except for a trial without a result that depends on its parameters.
+        The reason is counted for `notes`, but not for a trial without a result, such as one whose pod was lost.
         """
-        # Some parameters make the job's code fail, so such a failure is a bad result. Other failures have other causes.
+        # A failure that counts is one of the job's code, so it is a bad result of the parameters.
         is_bad = row.state is TrialState.FAILED and row.failure is not None and FAILURE_RULES[row.failure].counts
         if row.state not in (TrialState.COMPLETE, TrialState.PRUNED) and not is_bad:
             return None

@@ -195,7 +195,7 @@ class SlotStarted:
         node: Host or pod of the slot.
         seconds: Duration of the imports.
         unclean: Reasons why trials will be spawned instead of forked. Empty if they are forked.
-        address: Rendezvous address (host:port) of the ranks if this slot is node 0 of a trial with several nodes, or "".
+        address: Address (host:port) where the ranks of a trial meet if this slot is its node 0; "" for trials of one node.
     """
 
     node: str

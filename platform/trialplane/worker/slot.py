@@ -102,7 +102,7 @@ class Slot:
         usage.check_installed(self.config)
         self._control = self._start_template()
         loaded = self._receive_loaded(self._control)
-        if self.config.nodes > 1 and self._rendezvous is None:
+        if self.config.nodes > 1 and self._rendezvous is None:  # it stays if `run` starts an ended template again
             self._rendezvous = meeting.Port(meeting.own_address())
         address = "" if self._rendezvous is None else self._rendezvous.address
         return messages.SlotStarted(self.node, loaded.seconds, loaded.unclean, address)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 STYLES = (*arguments.FOR_ALL, "none")
 _DEFAULT_SOURCES = ("stdout", "mlflow")  # default sources of metrics
+_SILENT_LIBRARIES = {"mlflow", "hydra"}  # captured libraries that do not print their metrics
 _LATE_SOURCES = (program.MetricSource("tensorboard"),)  # those of `Program.late_metrics`, by default
 _SOURCES_WITH_PATH = ("file", "tensorboard")
 
@@ -295,9 +296,9 @@ def _metric_sources(job: Ranked) -> tuple[program.MetricSource, ...]:
     """Return the sources of a program's metrics, from the job or by default."""
     if job.metrics is not None:
         return tuple(source.metric_source for source in job.metrics)
-    # A captured library usually prints its metrics too, so they are not also searched in the output. The libraries mlflow
-    # and hydra do not print them.
-    names = _DEFAULT_SOURCES if set(job.capture or ()) <= {"mlflow", "hydra"} else ("mlflow",)
+    # A captured library that prints its metrics, too, is the only source of them beside MLflow.
+    prints_metrics = not set(job.capture or ()) <= _SILENT_LIBRARIES
+    names = ("mlflow",) if prints_metrics else _DEFAULT_SOURCES
     # The calls of MLflow in a command, a process of its own, are not seen.
     return tuple(program.MetricSource(name) for name in names if not (job.command and name == "mlflow"))
 

@@ -99,13 +99,15 @@ class Steps:
         Args:
             names: Names of the metrics.
         """
-        if self._is_named_step_empty and self._named_step is not None:
+        if self._is_named_step_empty:
+            assert self._named_step is not None
             self._is_named_step_empty = False
             repeats_metrics = not self._step_metrics.isdisjoint(names)
             if self._named_step > self._step:
                 self._begin_step(self._named_step)
             elif self._named_step < self._step or repeats_metrics:  # that number is past, or has these metrics already
                 self._begin_step(self._step + 1)
+            # Otherwise the lines add other metrics to the current step.
         elif self._step < 0:
             self._begin_step(0)
 
