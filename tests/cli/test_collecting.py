@@ -299,7 +299,7 @@ def test_logs_of_the_consumer_and_of_a_worker(platform, runs):
         file = run.trial_log(1, 1, worker)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    assert platform("logs", "a", "1").stdout == "learning\n"
+    assert platform("logs", "a", "1").stdout == platform("logs", "a:1").stdout == "learning\n"
     assert platform("logs", "a", "1", "--worker", "2").stdout == "playing\n"
     assert platform("logs", "1", "--worker", "2").stdout == "playing\n"
     missing = platform("logs", "a", "1", "--worker", "0")

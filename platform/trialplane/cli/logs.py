@@ -42,14 +42,16 @@ def logs_command(
 
     \b
     platform logs 7               trial 7 of the newest run
-    platform logs demo-1 7 -f     trial 7 of demo-1, until it ends
+    platform logs demo-1 7 -f     trial 7 of demo-1, until it ends; demo-1:7 is the same
     platform logs demo-1 --events
     """  # noqa: D301  \b is click's mark
     if events and (trial is not None or attempt is not None or controller or follow):
         options = "TRIAL, --attempt, --controller or --follow"
         raise click.UsageError(f"--events is about a whole run up to now: it takes no {options}")
-    if trial is None and run is not None and run.isdecimal() and len(run) <= _MAX_DIGITS:  # `platform logs 7`
-        trial, run = int(run), None
+    if trial is None and run is not None:
+        run_name, _, number = run.rpartition(":")
+        if number.isdecimal() and len(number) <= _MAX_DIGITS:  # `platform logs 7` or `platform logs demo-1:7`
+            trial, run = int(number), run_name or None
     if controller and trial is not None:
         raise click.UsageError("--controller takes no TRIAL")
     if controller and attempt is not None:
