@@ -385,6 +385,24 @@ def test_parameters_in_place_of_what_a_script_assigns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("statement", "module"), [("import helper", "helper"), ("from parts import helper", "parts/helper")]
+)
+def test_a_module_with_new_values_is_neither_imported_by_the_template_nor_its_old_bytecode(
+    tmp_path: Path, statement: str, module: str
+) -> None:
+    """Python compares the times of a file and of its bytecode in whole seconds, and the lengths of the texts."""
+    (tmp_path / "code" / "parts").mkdir(parents=True)  # a package without __init__.py
+    script = (
+        "import os\nfrom pathlib import Path\nfor bytecode in Path('.').glob('**/__pycache__/helper.*'):\n"
+        "    second = int.from_bytes(bytecode.read_bytes()[8:12], 'little')\n"
+        f"    os.utime('{module}.py', (second, second))\n{statement}\nprint(f'score={{helper.depth}}')\n"
+    )
+    program = Program(script="train.py", arguments=(), file=f"{module}.py", metrics=STDOUT, names=("score",))
+    with Bench(tmp_path, {"train": script, module: "depth = 3\n"}, program=program) as slot:
+        assert slot.outcome("", depth=7).metrics == {"score": 7.0}
+
+
+@pytest.mark.parametrize(
     ("printed", "value"),
     [
         ("step 1 test/accuracy=0.25\nstep 2 test/accuracy=0.5", 0.5),

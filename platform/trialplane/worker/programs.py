@@ -148,11 +148,16 @@ def _job_file(name: str, folders: list[Path]) -> Path | None:
         for file in (base.with_suffix(".py"), base / "__init__.py"):
             if file.is_file():
                 return file
-        package = name.partition(".")[0]
-        # A folder of data may have the name of an installed module ("datasets"), which the import then means.
-        if (folder / package).is_dir() and importlib.util.find_spec(package) is None:
-            return folder / package
+        package = folder / name.partition(".")[0]
+        if package.is_dir() and not _is_other_module(package):
+            return package
     return None
+
+
+def _is_other_module(folder: Path) -> bool:
+    """Return whether the name of a folder, perhaps of data, means an installed module when it is imported: `datasets`."""
+    spec = importlib.util.find_spec(folder.name)
+    return spec is not None and folder not in map(Path, spec.submodule_search_locations or ())
 
 
 class Script:
@@ -343,6 +348,8 @@ def _prepare(program: Program, ctx: context.Context) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)  # a link may lead to a file outside of the folder
         file.write_bytes(settings.replace_values(text, ctx.params, file.name).encode())
+        if file.suffix == ".py":  # Python would take the bytecode of a text of this length and, in whole seconds, this age
+            Path(importlib.util.cache_from_source(file)).unlink(missing_ok=True)
     os.chdir(run_folder)
     if "://" not in ctx.checkpoints:
         with contextlib.suppress(OSError):  # the program gets the error when it writes there
