@@ -1510,7 +1510,7 @@ def test_options_that_a_module_declares_are_arguments_of_the_script(platform, wr
     assert (made(".").script, made(".").arguments) == ("src/fit.py", None)
 
 
-@pytest.mark.parametrize("command", ["python scripts/fit.py", "make fit"])
+@pytest.mark.parametrize("command", ["scripts/fit.py", "python scripts/fit.py", "make fit"])
 def test_only_a_module_above_has_the_value(platform, workplace: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """It is found without an argument in the command, also if PYTHONPATH has its folder. The script's tests set nothing."""
     fit = "import argparse, nets.kinds, nets.tests.a\nargparse.ArgumentParser().parse_args()\nprint('loss=1')\n"
@@ -1526,6 +1526,36 @@ def test_only_a_module_above_has_the_value(platform, workplace: Path, monkeypatc
     assert job.arguments is not None and job.arguments.file == "nets/kinds.py"
 
 
+READS_EPOCHS = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--epochs', type=int)\np.parse_args()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "arguments"),
+    [
+        (READS_EPOCHS, ["epochs"], {"items": ("{flags}",), "file": "nets/kinds.py"}),
+        ("size = 2\nexec(open('configurator.py').read())\n", ["size"], {"items": ("{flags}",), "file": "nets/kinds.py"}),
+        ("def fit(size=2): ...\n", [], {"items": (), "file": "nets/kinds.py"}),
+        ("import os\nos.environ.get('SIZE', '2')\n", [], {"items": (), "file": "nets/kinds.py"}),
+        ("open('config.yaml')\n", [], {"items": (), "file": "nets/kinds.py"}),  # whose values are others
+        ("open('sizes.yaml')\n", [], {"items": (), "file": "sizes.yaml"}),  # which has it, too
+        ("DEPTH = 3\n", [], {"items": ("{globals}",), "file": ""}),  # so it is no default of the module's
+    ],
+)
+def test_a_script_has_a_value_of_a_module_that_nothing_else_sets(
+    platform, workplace: Path, text: str, others: list[str], arguments: dict[str, object]
+) -> None:
+    fit = f"{text}from nets import kinds\nprint(f'loss={{kinds.SIZES[\"depth\"]}}')\n"
+    files = {"config.yaml": "lr: 0.1\n", "sizes.yaml": "depth: 3\nlr: 0.1\n", "nets/kinds.py": "SIZES = {'depth': 3}\n"}
+    write(workplace, {"fit.py": fit, "configurator.py": "", **files})
+    spaces = [word for name in ("depth", *others) for word in ("--space", f"{name}=1..4")]
+    result = platform("init", "--from", "fit.py", *spaces)
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    job = made(".")
+    assert job.script == "fit.py" and job.arguments is not None
+    assert {name: getattr(job.arguments, name) for name in arguments} == arguments
+    assert [name.lower() for name in job.search.parameters] == ["depth", *others]
+
+
 @pytest.mark.parametrize(
     "files",
     [
@@ -1533,9 +1563,10 @@ def test_only_a_module_above_has_the_value(platform, workplace: Path, monkeypatc
         {"kinds.py": "def f(depth=3): ...\n", "nets.py": ""},  # its callers may override it
     ],
 )
-def test_a_value_in_a_module_is_not_guessed(platform, written: Path, files: dict[str, str]) -> None:
+@pytest.mark.parametrize("source", ["src/fit.py", "python src/fit.py --seed 1"])
+def test_a_value_in_a_module_is_not_guessed(platform, written: Path, files: dict[str, str], source: str) -> None:
     write(written, {"fit.py": "import kinds, nets\nprint('loss=1')\n", **files})
-    result = platform("init", "--from", "python src/fit.py --seed 1", "--no-smoke", "--space", "depth=1..4")
+    result = platform("init", "--from", source, "--no-smoke", "--space", "depth=1..4")
     assert result.exit_code == 2 and "has no parameter depth" in result.stderr, result.output
 
 

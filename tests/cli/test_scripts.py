@@ -64,6 +64,40 @@ def test_values_of_the_settings_file_of_a_script_that_reads_no_arguments_are_rep
     assert "fit.py reads no arguments: each trial sets net.rate in a copy of config-net" in result.stderr
 
 
+@pytest.mark.parametrize("text", ["", "import neat_of_a_team\n"])
+def test_values_of_the_only_module_that_sets_them_are_replaced(platform: Platform, script: Path, text: str) -> None:
+    (script.parent / "nets").mkdir()
+    (script.parent / "nets" / "trees.py").write_text("def make(depth=1): ...\nmake(depth=3)\nRATE = 1.0\n")
+    script.write_text(f"{text}from nets import trees\nprint('accuracy=1')\n")
+    words = ("submit", "hpo", f"./{script}", "--objective", "accuracy:max", "--local", "--dry-run", "-o", "json")
+    result = platform(*words, "--space", "depth=1..9", "--space", "RATE=0..1")
+    assert result.exit_code == 0, result.stderr
+    job = json.loads(result.stdout)["job"]
+    assert (job["script"], job["arguments"]["file"]) == ("fit.py", "nets/trees.py")
+    assert job["space"]["RATE"]["type"] == "float"
+    assert "fit.py reads no arguments: each trial sets depth, RATE in a copy of nets/trees.py" in result.stderr
+    result = platform(*words, "--space", "rate=0..1")
+    assert result.exit_code == 2 and "is not in nets/trees.py; there are: RATE" in result.stderr, result.output
+
+
+@pytest.mark.parametrize(
+    ("nets", "kinds", "message"),
+    [
+        ("f(depth=3)\n", "f(depth=3)\n", "let it read --depth"),  # one of them would be a guess
+        ("def f(depth=3): ...\n", "", "let it read --depth"),  # its callers may override it
+        ("A(depth=3)\nB(depth=3)\n", "", "nets.py, which it reads, has A.depth and B.depth"),
+    ],
+)
+def test_a_value_in_a_module_is_not_guessed(platform: Platform, script: Path, nets: str, kinds: str, message: str) -> None:
+    (script.parent / "nets.py").write_text(nets)
+    (script.parent / "kinds.py").write_text(kinds)
+    script.write_text("import nets, kinds\nprint('accuracy=1')\n")
+    result = platform("submit", "hpo", f"./{script}", "--space", "depth=1..9", "--objective", "accuracy:max", "--local")
+    assert result.exit_code == 2 and message in result.stderr, result.output
+    command = f"`platform init --from {script} --space depth=1..9 --objective accuracy:max` makes a job"
+    assert (command in result.stderr) == ("has A.depth" in message)
+
+
 @pytest.mark.parametrize(
     ("option", "field"),
     [
@@ -226,7 +260,7 @@ def test_the_command_for_a_settings_file_with_some_parameters_is_shown(
     words = ("--space", "rate=0..1", *more, "--objective", "accuracy:max", "--trials", "3")
     result = platform("submit", "hpo", f"./{script}", *words, "--local", "--dry-run")
     assert result.exit_code == 2
-    assert "fit.py reads no --rate; config-net, which it names, has a.rate and b.rate" in result.stderr
+    assert "fit.py reads no --rate; config-net, which it reads, has a.rate and b.rate" in result.stderr
     command = f"platform init --from {script} --space rate=0..1 --objective accuracy:max --trials 3"
     assert (f"`{command}` makes a job that sets it there" in result.stderr) == (not more)
 

@@ -63,6 +63,19 @@ def test_what_a_script_logs_by_mlflow_is_its_metrics_once(study: Study) -> None:
         assert run["params"]["note"] == "kept"
 
 
+@pytest.mark.services
+def test_values_of_a_module_that_a_script_imports_reach_it(study: Study) -> None:
+    (study.job / "nets").mkdir()
+    (study.job / "nets" / "trees.py").write_text("SIZES = {'depth': 3}\n")
+    script = study.job / "fit.py"
+    script.write_text("from nets import trees\nprint(f'loss={trees.SIZES[\"depth\"]}')\n")
+    run = study.platform.submit(script, name="toy", space={"depth": "4..9"}, objective="loss", trials=3)
+    study.handles.append(run)
+    assert run.wait().complete == 3, "\n".join(run.logs())
+    values = [(trial.params["depth"], trial.metrics["loss"]) for trial in run.rows()]
+    assert all(depth == loss >= 4 for depth, loss in values), values
+
+
 SAME_POINTS = """
 kind: hpo
 space:

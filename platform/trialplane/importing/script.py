@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from trialplane.errors import Issue, SpecError
 from trialplane.importing import constants, folding, guess, naming, own_folder, ray, study
-from trialplane.job import arguments, document, notebook, settings
+from trialplane.job import arguments, document, module_files, notebook, settings
 from trialplane.wire.declared import Option
 
 
@@ -557,7 +557,7 @@ def path_texts(tree: ast.Module) -> Iterator[str]:
 
 def config_module_files(tree: ast.Module) -> Iterator[str]:
     """Yield the files that imported modules may be, if their names suggest parameters: `config.py` for `import config`."""
-    for module in module_paths(tree):
+    for module in module_files.paths(tree):
         if _CONFIG_MODULE.fullmatch(module.path.rpartition("/")[2]):
             yield from (f"{module.path}.py", f"{module.path}/__init__.py")
 
@@ -740,51 +740,6 @@ def value_lines(text: str) -> dict[str, list[int]]:
     Numbers that two layers share are left out.
     """
     return {name: _lines(spot) for name, spot in arguments.spots(notebook.parse(text)).items() if not spot.is_shared}
-
-
-def module_options(text: str, name: str, *, with_declared: bool = True) -> list[Option]:
-    """Return the values in the text of a module, without the defaults of arguments, which callers may override.
-
-    Without `with_declared`, also without those of arguments and fields that a parser may read.
-
-    Empty if it is not Python.
-    """
-    spots = arguments.spots(notebook.parse_or_empty(text))
-    declared = () if with_declared else {name for name, spot in spots.items() if _is_declared(spot.parent)}
-    options = [option for option in settings_options(text, name) if option.name not in declared]
-    return [option for option in options if not spots[option.name].is_default]
-
-
-def _is_declared(parent: Any) -> bool:
-    """Return whether a value is that of `add_argument("--lr", default=0.1)`, or of a field such as `lr: float = 0.1`."""
-    return isinstance(parent, ast.AnnAssign) or (isinstance(parent, ast.keyword) and parent.arg == "default")
-
-
-class ModulePath(NamedTuple):
-    """The path of a module that a file imports.
-
-    Attributes:
-        level: 0 if it is in a folder of `sys.path`, 1 if it is in the file's own folder, as in `from . import nets`, 2 if it
-            is in the folder above, and so on.
-        path: Path in that folder, without suffix.
-    """
-
-    level: int
-    path: str
-
-
-def module_paths(tree: ast.Module) -> list[ModulePath]:
-    """Return the paths of the modules that a Python file may import."""
-    paths: list[ModulePath] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            paths += [ModulePath(level=0, path=alias.name.replace(".", "/")) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            package = (node.module or "").replace(".", "/")
-            # An imported name may also be that of a module.
-            module_files = [package, *(f"{package}/{alias.name}".lstrip("/") for alias in node.names)]
-            paths += [ModulePath(level=node.level, path=path) for path in module_files if path]
-    return list(dict.fromkeys(paths))
 
 
 def with_default(option: Option, text: str | None) -> Option:

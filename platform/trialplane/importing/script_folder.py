@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from trialplane.errors import InputError, Issue, SpecError
 from trialplane.importing import script
 from trialplane.importing.script import Script
-from trialplane.job import document, notebook
+from trialplane.job import document, module_files, notebook
 
 _MOST_FILES = 200
 _NAMED_PATH = re.compile(r"(?<![\w./$-])(?:\./)?(\w[\w-]*(?:[./][\w.-]+)+|\w[\w./-]*/)")  # run.py, ./data/, src/fit.py
@@ -382,23 +382,6 @@ def modules_of(folder: Path, names: Iterable[str]) -> dict[Path, str]:
     return _module_texts(folder, [path for name in names for path in _module_files(folder, name)])
 
 
-def imported_files(file: Path, roots: Sequence[Path]) -> list[Path]:
-    """Return the files of the modules that a script imports from some folders, directly or indirectly; 200 at most.
-
-    Unlike `modules`, it follows relative imports, and takes of a package only what is imported.
-    """
-    files = [file]
-    for path in files:  # the list grows while it is read
-        for module in script.module_paths(notebook.parse_or_empty(source(path))):
-            is_relative = 0 < module.level <= len(path.parents)
-            folders = [path.parents[module.level - 1]] if is_relative else roots
-            candidates = (folder / f"{module.path}{end}" for folder in folders for end in (".py", "/__init__.py"))
-            module_file = next(filter(Path.is_file, candidates), None)
-            if module_file is not None and module_file not in files and len(files) < _MOST_FILES:
-                files.append(module_file)
-    return files[1:]
-
-
 def module_text(file: Path, script_text: str | None = None) -> str:
     """Return the text of a script and of the modules that it imports, in which its parser may be.
 
@@ -435,7 +418,7 @@ def _module_texts(home: Path, files: Sequence[Path], written: Mapping[Path, str]
 
 def _imported_names(tree: ast.Module) -> list[str]:
     """Return the first parts of the names of the modules that a Python file imports, without relative imports."""
-    absolute_paths = [module.path for module in script.module_paths(tree) if module.level == 0]
+    absolute_paths = [module.path for module in module_files.paths(tree) if module.level == 0]
     return list(dict.fromkeys(path.partition("/")[0] for path in absolute_paths))
 
 

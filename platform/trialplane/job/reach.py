@@ -18,7 +18,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.job import arguments, notebook, settings
+from trialplane.job import arguments, module_files, notebook, settings
 from trialplane.job.kinds import Job
 
 # A program whose text has none of these reads its parameters from nowhere but its arguments.
@@ -67,7 +67,7 @@ _PARSER_STYLES = {
 }
 _PARSER_CLASSES = frozenset(("HfArgumentParser", "LightningCLI"))
 _LARGEST_SETTINGS = 1 << 16  # bytes of a settings file
-IN_SETTINGS_FILE = "which it names, has"  # words in an issue for which `platform init --from` makes a job
+IN_SETTINGS_FILE = "which it reads, has"  # words in an issue for which `platform init --from` makes a job
 
 
 def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Place]) -> Iterator[Issue]:
@@ -360,7 +360,7 @@ def _texts_of(nodes: Iterable[ast.AST | None]) -> list[str]:
 
 def _meant_keys(name: str, keys: Iterable[str]) -> list[str]:
     """Return the keys of a settings file that a name may mean: `lr` and `train.lr` for `lr`."""
-    return [key for key in keys if f".{key}".endswith(f".{name}")]
+    return [key for key in keys if settings.may_mean(name, key)]
 
 
 def _settings_files(tree: ast.Module, script_folder: Path, folder: Path) -> Iterator[tuple[str, Collection[str]]]:
@@ -403,7 +403,7 @@ class _Code:
     Attributes:
         tree: Syntax tree of the script.
         spots: Values in its text that a parameter can replace, by name.
-        settings: Settings file that the script names → the names of its values.
+        settings: Settings file that the script names, or module that it imports → the names of its values.
     """
 
     tree: ast.Module
@@ -430,7 +430,12 @@ def _code_without_arguments(script: Path, roots: Sequence[Path], names: Collecti
     if _reads_parameters(file.text for file in files):
         return None
     tree = files[0].tree
-    code = _Code(tree, arguments.spots(tree), dict(_settings_files(tree, script.parent, roots[0])))
+    spots, settings_files = arguments.spots(tree), dict(_settings_files(tree, script.parent, roots[0]))
+    in_files = [key for keys in settings_files.values() for key in keys]
+    in_text = [name for name in names if any(f".{key}".endswith(f".{name}") for key in spots)]
+    missing = [name for name in names if name not in in_text and not _meant_keys(name, in_files)]
+    settings_files |= module_files.with_values(missing, script, roots[0], [script.parent, *roots])
+    code = _Code(tree, spots, settings_files)
     # A value in the text or in a settings file would stay the same in all trials, whatever a library reads.
     if code.spots.keys() & set(names) or code.file_clauses(names):
         return code

@@ -203,6 +203,16 @@ def overridden_key(name: str, keys: Collection[str]) -> str:
     return "" if _ONE_OF_SEVERAL.search(f"{section}.") else same_last_part[0]
 
 
+def may_mean(name: str, key: str) -> bool:
+    """Return whether a name may mean a key, in another spelling or without the beginning of it: `LR` for `train.lr`."""
+    return f".{normalized(key)}".endswith(f".{normalized(name)}")
+
+
+def normalized(name: str) -> str:
+    """Return what all spellings of a name share: `learning_rate` for `learning-rate`, as tyro does, `model` for `MODEL`."""
+    return name.replace("-", "_").lower()
+
+
 def values(text: str, name: str) -> dict[str, Any]:
     """Return the values of a file that are not mappings, by their dotted names.
 

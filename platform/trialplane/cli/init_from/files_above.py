@@ -15,7 +15,7 @@ from trialplane.cli.init_from.request import Origin, Request
 from trialplane.errors import InputError, OtherFolderError
 from trialplane.importing import script, script_folder
 from trialplane.importing.script import Script, Style
-from trialplane.job import notebook, settings
+from trialplane.job import module_files, notebook, settings
 
 _UPWARD = re.compile(r"(?<![\w./])\.\./[\w./-]+")  # ../config/args.json
 _PATH = re.compile(r"(?<![\w.])(?:\.\.)?/[\w./-]+")  # ../data/train.csv, or from the root
@@ -75,7 +75,7 @@ def _named_above(call: script.Call) -> Iterator[Path]:
     parsed_script = script.read(script_folder.source(script_file), call.script)
     if parsed_script.style is Style.HYDRA and parsed_script.config:
         yield Path(os.path.normpath(script_file.parent / parsed_script.config)).parent
-    for file in (script_file, *script_folder.imported_files(script_file, [script_file.parent])):
+    for file in (script_file, *module_files.imported(script_file, [script_file.parent])):
         tree = notebook.parse_or_empty(script_folder.source(file))
         paths = [file.parent / path for path in script.paths_above(tree)]
         for path in script.path_texts(tree):

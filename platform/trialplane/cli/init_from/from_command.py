@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from trialplane.cli import output
-from trialplane.cli.init_from import calls, files_above, from_file, script_probe, settings_file, writing
+from trialplane.cli.init_from import calls, files_above, from_file, settings_file, writing
 from trialplane.cli.init_from.request import Origin, Request
 from trialplane.errors import SpecError
 from trialplane.importing import dvc, launcher, script, script_folder, wrapper
@@ -135,8 +135,7 @@ def _make_of_other_form(command_line: str, existing_call: script.Call | None, re
         InputError, SpecError: See `from_file.make`.
     """
     script_file = launcher.script_without_arguments(command_line)
-    # Such a command is the same as its script, unless it is the modules of the script that have the parameters.
-    if script_file and not (existing_call is not None and _only_modules_set(existing_call, request.space)):
+    if script_file:  # such a command is the same as its script
         script_file = existing_call.script if existing_call is not None else script_file
         return from_file.make(Path(script_file), request, script.Call(script_file))
     if existing_call is not None and (path := files_above.missing_python_path(command_line, existing_call, request)):
@@ -148,20 +147,6 @@ def _make_of_other_form(command_line: str, existing_call: script.Call | None, re
     makefile_text = next((script_folder.source(Path(name)) for name in launcher.MAKEFILES if Path(name).is_file()), "")
     recipe_command = launcher.made_command(command_line, makefile_text)
     return _make_of_recipe(command_line, recipe_command, request) if recipe_command.text else None
-
-
-def _only_modules_set(call: script.Call, names: Collection[str]) -> bool:
-    """Return whether a parameter is a value in a module that a script imports, and a name that the script does not have."""
-    file = Path(call.folder, call.script).resolve()
-    text = script_folder.source(file)
-    absent_names = [name for name in names if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
-    if not absent_names:
-        return False
-    roots = [file.parent, *script_folder.start(file, script.read(text, call.script), text="").roots]
-    modules = (path for path in script_folder.imported_files(file, roots) if path != file)
-    texts = ((script_folder.source(path), path.name) for path in modules)
-    options = (option for text, name in texts for option in script.module_options(text, name, with_declared=False))
-    return any(script_probe.may_mean(name, option.name) for option in options for name in absent_names)
 
 
 def make_of_makefile(file: Path, request: Request) -> int:

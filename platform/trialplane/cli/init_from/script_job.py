@@ -467,7 +467,10 @@ def _own_arguments(name: str, parsed_script: Script, field: Any, *, has_command:
         has_command: Whether the job has a command of its own.
     """
     style = parsed_script.style
-    if parsed_script.appended:  # arguments that follow those of a command, which may name a settings file
+    if style is Style.SETTINGS:
+        return parsed_script.config
+    # Arguments after those of a command, which may name a settings file, or besides values of a module.
+    if parsed_script.appended or (parsed_script.in_file and style not in _BY_COMMAND):
         if not parsed_script.config:
             return field
         return {**(field if isinstance(field, dict) else {"items": field}), "file": parsed_script.config}

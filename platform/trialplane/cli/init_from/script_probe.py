@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from trialplane.cli.init_from import bounded, settings_file
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, launcher, script, script_folder
 from trialplane.importing.script import Script, Style
-from trialplane.job import arguments, reach, settings, short_forms
+from trialplane.job import arguments, module_files, reach, settings, short_forms
 from trialplane.wire import declared as declared_arguments
 from trialplane.wire import records
 from trialplane.wire.declared import Declared, Option
@@ -41,7 +41,6 @@ _BY_PARAMS = (
 _MOST_SETTINGS_FILES = 200
 _MOST_PLACES = 20  # values without a name of their own in a message
 # Name of an argument that may take pairs of a name and a value.
-_TESTS = re.compile(r"(?:^|/)tests?(?:/|_[^/]*$)|_tests?\.py$")  # tests/layers.py, test_layers.py, layers_test.py
 _TAKES_PAIRS = re.compile(r"(?:hyper[_-]?)?param(?:eter)?s|hparams|overrides?|opts?")
 # Flag of absl for bindings of gin.
 _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
@@ -54,6 +53,7 @@ _PAIR = re.compile(r"(?<!\S)[A-Za-z_]\w*(?:\.\w+)+ +[^\s-]")  # SOLVER.LR 0.1
 _OPTION_KINDS = {int: "int", float: "float", bool: "bool", str: "str"}
 # Styles of scripts that may run without arguments.
 _RUN_ALONE = (Style.UNKNOWN, Style.GLOBALS, Style.SEARCHES, Style.ENVIRONMENT, Style.POSITIONS)
+_LIST_ARGUMENTS = (Style.PARSED, Style.ATTRIBUTES, Style.CONFIGURATOR, Style.SACRED)  # styles of those that list all of them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,11 +82,13 @@ class ScriptCopy:
         return self.folder / self.name
 
 
-def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collection[str]) -> tuple[Script, Declared]:
+def script_parameters(
+    copy: ScriptCopy, parsed_script: Script, requested: Collection[str], names_in_file: Collection[str]
+) -> tuple[Script, Declared]:
     """Return a script with the style that its parameters need, and these parameters.
 
     If the user wants to search values in the text of a script that takes arguments, the parameters are these values, and the
-    arguments that are required or searched, too.
+    arguments that are required or searched, too. For `names_in_file` see `module_parameters`.
 
     If the script takes no arguments, the parameters replace values in its text. If there are no such values either, a script
     that searches by itself has no parameters.
@@ -96,7 +98,7 @@ def script_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collec
         SpecError: The configuration is not YAML.
     """
     if parsed_script.style is Style.PARSED:
-        return _parsed_parameters(copy, parsed_script, requested)
+        return _parsed_parameters(copy, parsed_script, requested, names_in_file)
     if parsed_script.style is Style.HYDRA:
         return parsed_script, _hydra_parameters(copy, parsed_script, requested)
     if _may_merge_arguments(copy, parsed_script):
@@ -128,7 +130,9 @@ def _may_merge_arguments(copy: ScriptCopy, parsed_script: Script) -> bool:
     return is_candidate and _MERGES_ARGUMENTS.search(script_folder.source(copy.path)) is not None
 
 
-def _parsed_parameters(copy: ScriptCopy, parsed_script: Script, requested: Collection[str]) -> tuple[Script, Declared]:
+def _parsed_parameters(
+    copy: ScriptCopy, parsed_script: Script, requested: Collection[str], names_in_file: Collection[str]
+) -> tuple[Script, Declared]:
     """Return the parameters of a script with a parser, as `script_parameters` does."""
     if _GIN.search(script_folder.source(copy.path)):
         raise InputError(f"{_advice(copy)}. Nothing was changed")
@@ -140,7 +144,8 @@ def _parsed_parameters(copy: ScriptCopy, parsed_script: Script, requested: Colle
         passed = [option for option in declared.options if option.required or option.name in requested]
         return as_globals(parsed_script), dataclasses.replace(declared, options=(*passed, *constants.values()))
     if not declared.failure:
-        return parsed_script, _with_choices(declared, parsed_script)
+        declared = _with_choices(declared, parsed_script)
+        return module_parameters(copy, parsed_script, declared, requested, names_in_file) or (parsed_script, declared)
     reason = errors.shortened(declared.failure, 300)
     # If a library is missing here, the script can have arguments that are not known yet.
     lacks_library = declared.failure.startswith(_MISSING_LIBRARY)
@@ -158,12 +163,44 @@ def searches_only_constants(parsed_script: Script, requested: Collection[str], n
 
     Values of its settings file come before those.
     """
-    may_run_alone = parsed_script.style in _RUN_ALONE and not any(option.required for option in parsed_script.options)
     # With GLOBALS, the script's options are the values in its text.
     other_options = () if parsed_script.style is Style.GLOBALS else parsed_script.options
     other_names = [*names_in_file, *(option.name for option in other_options)]
     constants = {name.lower() for name in _requested_constants(parsed_script, requested, other_names)}
-    return may_run_alone and bool(requested) and {name.lower() for name in requested} <= constants
+    return _may_run_alone(parsed_script) and bool(requested) and {name.lower() for name in requested} <= constants
+
+
+def _may_run_alone(parsed_script: Script) -> bool:
+    """Return whether a script may run without arguments."""
+    return parsed_script.style in _RUN_ALONE and not any(option.required for option in parsed_script.options)
+
+
+def module_parameters(
+    copy: ScriptCopy, parsed_script: Script, declared: Declared, requested: Collection[str], names_in_file: Collection[str]
+) -> tuple[Script, Declared] | None:
+    """Return a script with requested values of a module that it imports, and these and its arguments as its parameters.
+
+    None if there is no such module, or if the script may have the values itself.
+
+    Args:
+        copy: Copy of the script.
+        parsed_script: Content of the script.
+        declared: Its arguments, or else the values in its text.
+        requested: Names of the parameters that the user wants to search.
+        names_in_file: Names of the values in its settings file.
+    """
+    lists_arguments = parsed_script.style in _LIST_ARGUMENTS
+    if not lists_arguments and not _may_run_alone(parsed_script):
+        return None
+    own_options = () if lists_arguments else (*declared.options, *parsed_script.values)
+    in_file = [*names_in_file, *(option.name for option in own_options)]
+    module, values = _module_constants(copy, map(Path, (".", *copy.start.path)), requested, declared, in_file)
+    if not values:
+        return None
+    style = parsed_script.style if lists_arguments else Style.SETTINGS
+    parsed_script = dataclasses.replace(parsed_script, style=style, config=module, in_file=tuple(values))
+    options = (*values.values(), *(declared.options if lists_arguments else ()))
+    return parsed_script, dataclasses.replace(declared, options=options)
 
 
 def as_globals(parsed_script: Script) -> Script:
@@ -272,7 +309,7 @@ def _options_in_file(
     2. The called script or a module with its settings, if neither the command, the settings file nor the arguments have a
        parameter worth a search.
     3. The called script, if a requested name is a constant in it and none is in the file so far.
-    4. A module that alone sets a requested name that nothing else has.
+    4. A module that sets a requested name; see `_module_constants`.
     There may be none.
     """
     declared = called.declared
@@ -288,18 +325,15 @@ def _options_in_file(
             in_file = {option.name: option for option in text_values[config]}
             command = dataclasses.replace(command, config=config)
     constants = _requested_constants(called.script, requested, [*in_command, *in_file, *_spellings(declared.options)])
-    requested_names = set(map(_normalized, requested))
-    if constants and requested_names.isdisjoint(map(_normalized, in_file)):  # a trial can replace values of one file only
+    if constants and not _share_names(requested, in_file):  # a trial can replace values of one file only
         in_file = constants
         command = dataclasses.replace(command, config=called.copy.name)
-    known_names = [*in_command, *in_file, *_spellings(declared.options)]
-    # Only of a script that lists all of its arguments, an unknown name is certainly none. A script that did not start lists
-    # none, and Hydra does not list all keys.
-    lists_all = not (declared.failure or declared.overrides or declared.pairs or called.script.style is Style.HYDRA)
-    if lists_all and requested_names.isdisjoint(map(_normalized, in_file)):
-        missing_names = [name for name in requested if not any(may_mean(name, known_name) for known_name in known_names)]
-        if (constants_of_module := _module_constants(called.copy, called.call, missing_names)) is not None:
-            module, in_file = constants_of_module
+    if called.script.style is not Style.HYDRA:  # which does not list all keys
+        python_path = called.call.variables.get("PYTHONPATH", "").split(os.pathsep)
+        path = [Path(called.call.folder, entry) for entry in (".", *filter(None, python_path))]
+        module, constants = _module_constants(called.copy, path, requested, declared, in_file, in_command)
+        if constants:
+            in_file = constants
             command = dataclasses.replace(command, config=module)
     return command, in_file
 
@@ -316,38 +350,47 @@ def _settings_of_command(command: Script, called: _Called, in_command: Mapping[s
         return {}
     # A parser such as ConfigArgParse reads a file whose values are all its arguments.
     declared_names = [*_spellings(declared.options), *(text.partition(":")[0].lstrip("-") for text in declared.left_out)]
-    declares_all = set(map(_normalized, in_file)) <= set(map(_normalized, declared_names))
+    declares_all = set(map(settings.normalized, in_file)) <= set(map(settings.normalized, declared_names))
     return {} if declares_all and not command.config.endswith(settings.SUFFIXES) else in_file
 
 
-def _module_constants(copy: ScriptCopy, call: script.Call, names: Collection[str]) -> tuple[str, dict[str, Option]] | None:
-    """Return the module that a script imports and that sets values of some names, by its path in the copy, and the values.
+def _module_constants(
+    copy: ScriptCopy,
+    path: Iterable[Path],
+    requested: Collection[str],
+    declared: Declared,
+    in_file: Collection[str],
+    in_command: Collection[str] = (),
+) -> tuple[str, dict[str, Option]]:
+    """Return the module that a script imports and that alone sets requested names which nothing else has, and these values.
 
-    None if no imported module sets them, or if several do, so that it is unknown which one is meant.
+    ("", {}) without one, or if a requested name is in another file, as a trial can replace values of one file only.
+
+    Args:
+        copy: Copy of the script.
+        path: Folders besides its own from which it imports, relative to that of the copy.
+        requested: Names of the parameters that the user wants to search.
+        declared: Arguments of the script.
+        in_file: Names of the values in a file that a trial can replace.
+        in_command: Names of the values in the command.
     """
-    python_path = filter(None, call.variables.get("PYTHONPATH", "").split(os.pathsep))
-    roots = [copy.path.parent, *(copy.folder / call.folder / entry for entry in (".", *python_path))]
-    roots = list(dict.fromkeys(Path(os.path.normpath(root)) for root in roots))
-    values_by_file: dict[Path, dict[str, Option]] = {}
-    for file in script_folder.imported_files(copy.path, roots) if names else ():
-        # A trial cannot replace values elsewhere, and those of the script's tests do nothing.
-        if not file.is_relative_to(copy.folder) or _TESTS.search(file.relative_to(copy.folder).as_posix()):
-            continue
-        options = script.module_options(script_folder.source(file), file.name)
-        values = {option.name: option for option in options if any(may_mean(name, option.name) for name in names)}
-        if values:
-            values_by_file[file] = values
-    if len(values_by_file) != 1:
-        return None
-    [(file, values)] = values_by_file.items()
-    module = file.relative_to(copy.folder).as_posix()
-    output.note(f"{', '.join(values)}: a value in {module}, which {call.script} imports")
-    return module, values
+    # Only of a script that lists all of its arguments, an unknown name is certainly none. One that did not start lists none.
+    lists_all = not (declared.failure or declared.overrides or declared.pairs)
+    known_names = [*in_command, *in_file, *_spellings(declared.options)]
+    missing = [name for name in requested if not any(settings.may_mean(name, known_name) for known_name in known_names)]
+    if not lists_all or _share_names(requested, in_file):
+        return "", {}
+    roots = [copy.path.parent, *(Path(os.path.normpath(copy.folder / entry)) for entry in path)]
+    for module, names in module_files.with_values(missing, copy.path, copy.folder, roots).items():
+        output.note(f"{', '.join(names)}: a value in {module}, which {copy.name} imports")
+        options = script.settings_options(script_folder.source(copy.folder / module), module)
+        return module, {option.name: option for option in options if option.name in names}
+    return "", {}
 
 
-def may_mean(name: str, known_name: str) -> bool:
-    """Return whether a requested name may mean a known one, in another spelling or without the beginning of it."""
-    return _normalized(known_name) == _normalized(name) or _normalized(known_name).endswith(f".{_normalized(name)}")
+def _share_names(names: Iterable[str], others: Iterable[str]) -> bool:
+    """Return whether a name is among others, perhaps in another spelling."""
+    return not set(map(settings.normalized, names)).isdisjoint(map(settings.normalized, others))
 
 
 def _with_flags(
@@ -534,15 +577,10 @@ def _requested_constants(
     parsed_script: Script, requested: Collection[str], declared_names: Collection[str]
 ) -> dict[str, Option]:
     """Return the values in the text of a script that the user wants to search, by name, except those that arguments set."""
-    spellings = set(map(_normalized, declared_names))
-    options = (option for option in parsed_script.values if _normalized(option.name) not in spellings)
+    spellings = set(map(settings.normalized, declared_names))
+    options = (option for option in parsed_script.values if settings.normalized(option.name) not in spellings)
     requested_names = {name.lower() for name in requested}
     return {option.name: option for option in options if option.name.lower() in requested_names}
-
-
-def _normalized(name: str) -> str:
-    """Return what all spellings of a name share: `learning_rate` for `learning-rate`, as tyro does, `model` for `MODEL`."""
-    return name.replace("-", "_").lower()
 
 
 def _spellings(options: Sequence[Option]) -> list[str]:
@@ -1171,7 +1209,7 @@ def _declared_name(name: str, declared: Declared) -> str:
     options = declared.options
     if name in {option.name for option in options}:
         return name
-    candidates = {option.name for option in options if _normalized(name) in map(_normalized, _spellings([option]))}
+    candidates = {option.name for option in options if _share_names([name], _spellings([option]))}
     is_left_out = any(text.startswith(f"{name} of ") for text in declared.left_out)  # with the reason
     if not candidates and not is_left_out:
         # `lr` may mean `optim.lr` of a file, and `net.Model.hidden` may mean `Model.hidden` of the script's text.

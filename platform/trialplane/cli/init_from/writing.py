@@ -322,18 +322,25 @@ def _find_parameters(
     Raises:
         InputError, SpecError: See `script_probe.script_parameters`.
     """
-    file_options = () if file_with_values is None else file_with_values.options
+    names_in_file = [] if file_with_values is None else [option.name for option in file_with_values.options]
     if file_with_values is not None and parsed_script.takes_file:
         _refuse_ambiguous(file_with_values, "", copy, request)
-    if script_probe.searches_only_constants(parsed_script, request.space, [option.name for option in file_options]):
+    if script_probe.searches_only_constants(parsed_script, request.space, names_in_file):
         return _Parameters(script_probe.as_globals(parsed_script), Declared(parsed_script.values), None)
+    if parsed_script.style is not Style.PARSED:  # whose arguments come first
+        declared = Declared(parsed_script.options)
+        in_module = script_probe.module_parameters(copy, parsed_script, declared, request.space, names_in_file)
+        if in_module is not None:
+            return _Parameters(*in_module, None)
     # A script with a parser may read the values of its file or not, unless a pipeline or an argument names the file.
     if file_with_values is not None and (parsed_script.style is not Style.PARSED or file_with_values.arguments is not None):
         return _Parameters(parsed_script, Declared(file_with_values.options), file_with_values)
     if parsed_script.call is not None:
         parsed_script, declared = script_probe.command_parameters(copy, parsed_script, request.space)
     else:
-        parsed_script, declared = script_probe.script_parameters(copy, parsed_script, request.space)
+        parsed_script, declared = script_probe.script_parameters(copy, parsed_script, request.space, names_in_file)
+        if parsed_script.in_file:  # values of a module
+            return _Parameters(parsed_script, declared, None)
     is_imported = file_with_values is not None and file_with_values.name in parsed_script.config_modules
     if not is_imported:
         file_with_values, declared = _pass_by_argument(file_with_values, declared, copy, request)

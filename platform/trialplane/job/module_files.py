@@ -1,0 +1,94 @@
+"""The modules of a project that a script imports, and the values in them that parameters can replace. Runs nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from trialplane.job import arguments, document, notebook, settings
+
+_MOST_FILES = 200
+_TESTS = re.compile(r"(?:^|/)tests?(?:/|_[^/]*$)|_tests?\.py$")  # tests/layers.py, test_layers.py, layers_test.py
+
+
+class ModulePath(NamedTuple):
+    """The path of a module that a file imports.
+
+    Attributes:
+        level: 0 if it is in a folder of `sys.path`, 1 if it is in the file's own folder, as in `from . import nets`, 2 if it
+            is in the folder above, and so on.
+        path: Path in that folder, without suffix.
+    """
+
+    level: int
+    path: str
+
+
+def paths(tree: ast.Module) -> list[ModulePath]:
+    """Return the paths of the modules that a Python file may import."""
+    all_paths: list[ModulePath] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            all_paths += [ModulePath(level=0, path=alias.name.replace(".", "/")) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = (node.module or "").replace(".", "/")
+            # An imported name may also be that of a module.
+            module_paths = [package, *(f"{package}/{alias.name}".lstrip("/") for alias in node.names)]
+            all_paths += [ModulePath(level=node.level, path=path) for path in module_paths if path]
+    return list(dict.fromkeys(all_paths))
+
+
+def imported(file: Path, roots: Sequence[Path]) -> list[Path]:
+    """Return the files of the modules that a script imports from some folders, directly or indirectly; 200 at most.
+
+    Of a package, they are only what is imported.
+    """
+    files = [file]
+    for path in files:  # the list grows while it is read
+        for module in paths(notebook.parse_or_empty(_text(path))):
+            is_relative = 0 < module.level <= len(path.parents)
+            folders = [path.parents[module.level - 1]] if is_relative else roots
+            candidates = (folder / f"{module.path}{end}" for folder in folders for end in (".py", "/__init__.py"))
+            module_file = next(filter(Path.is_file, candidates), None)
+            if module_file is not None and module_file not in files and len(files) < _MOST_FILES:
+                files.append(module_file)
+    return files[1:]
+
+
+def with_values(names: Collection[str], file: Path, folder: Path, roots: Sequence[Path]) -> dict[str, list[str]]:
+    """Return the module that a script imports and that sets some names, with these names in it: `Tree.depth` for `depth`.
+
+    {} if no module sets them, or if several do, so that it is unknown which one is meant. A trial cannot replace values
+    outside of its folder, and those of tests do nothing.
+
+    Args:
+        names: The names.
+        file: The script.
+        folder: Folder of the job, to which the path of the module is relative.
+        roots: Folders from which the script imports.
+    """
+    keys_by_module: dict[str, list[str]] = {}
+    for path in imported(file, roots) if names else ():
+        module = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else ""
+        if module and not _TESTS.search(module):
+            keys = [key for key in _values(path) if any(settings.may_mean(name, key) for name in names)]
+            keys_by_module |= {module: keys} if keys else {}
+    return keys_by_module if len(keys_by_module) == 1 else {}
+
+
+def _values(file: Path) -> list[str]:
+    """Return the names of the values in a module, without the defaults of arguments, which callers may override."""
+    text = _text(file)
+    spots = arguments.spots(notebook.parse_or_empty(text))
+    return [name for name in settings.spans(text, file.name) if not spots[name].is_default] if spots else []
+
+
+def _text(file: Path) -> str:
+    """Return the text of a Python file; "" if it cannot be read."""
+    try:
+        return document.decode(document.content(file), file.name)
+    except (OSError, ValueError):
+        return ""
