@@ -247,6 +247,7 @@ def test_each_command_runs_in_a_shell_of_its_own() -> None:
         ),
         ("params: [{conf/own.toml: [m.hidden]}]", {"m.hidden"}),
         ("params: [prepare.seed, {conf/own.toml: [m.hidden]}]", {"m.hidden"}),  # the file with values to search
+        ("vars: [{own: conf/own.toml}]\n    params: [{'${own}': [m.hidden]}]", {"m.hidden"}),
         ("deps: [conf/own.toml]", {"m.hidden", "m.x"}),
         ("wdir: .", {"train.lr", "train.depth", "train.amp", "train.name", "prepare.split", "prepare.seed"}),
     ],

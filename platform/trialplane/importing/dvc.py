@@ -386,7 +386,7 @@ class _Pipeline:
             deps=paths["deps"],
             outs=(*paths["outs"], *paths["metrics"], *paths["plots"]),
             metrics=self._paths(fields.get("metrics"), folder, stage_values, number_text="*"),
-            params=_listed_names(fields.get("params"), folder),
+            params=_listed_names(fields.get("params"), folder, lambda text: self._filled(text, stage_values)),
             values=stage_values,
             template=template,
             is_frozen=fields.get("frozen") is True,
@@ -794,21 +794,22 @@ def _flag(name: str, value: Any, text: str) -> str:
     return f"--{name} {_literal(shlex.quote(value)) if is_quoted else text}"
 
 
-def _listed_names(items: Any, folder: str) -> dict[str, list[str]]:
+def _listed_names(items: Any, folder: str, filled: Callable[[str], str]) -> dict[str, list[str]]:
     """Return the names of a stage's `params` by file; none for all values of the file.
 
     Args:
         items: The field: names in `params.yaml`, and mappings of files to lists of names.
         folder: Folder of the stage.
+        filled: Function that returns a text with the values of its interpolations.
     """
     names_by_file: dict[str, list[str]] = {}
     for item in items if isinstance(items, list) else [items]:
         if item is None:
             continue
         for file, names in item.items() if isinstance(item, dict) else [(PARAMS, [item])]:
-            file_names = names_by_file.setdefault(_join(folder, str(file)), [])
+            file_names = names_by_file.setdefault(_join(folder, filled(str(file))), [])
             if isinstance(names, list):
-                file_names += map(str, names)
+                file_names += (filled(str(name)) for name in names)
     return names_by_file
 
 
