@@ -1024,6 +1024,24 @@ def test_a_number_behind_its_step_is_the_objective(platform, written: Path) -> N
     assert [match["step"] for line in lines if (match := re.search(source.pattern[0], line))] == ["0", "2"]
 
 
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("Epoch {0}: 93{0}0 / 10000", {"step": "2", "accuracy": "9320"}),
+        ("{0}000/ 200000: 2.{0}000", {"step": "2000", "accuracy": "2.2000"}),
+        ("[1] 0.23{0}", {"accuracy": "0.232"}),  # as R prints it
+    ],
+)
+def test_totals_and_words_around_a_number_without_a_name_are_no_part_of_it(
+    platform, written: Path, line: str, read: dict[str, str]
+) -> None:
+    write(written, {"fit.py": f"lr = 0.1\nfor i in range(4):\n    print('{line}'.format(i))\n"})
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "accuracy:max")
+    assert "(as requested, the number that it prints without a name)" in result.stderr, result.output
+    [pattern] = made().metrics[0].pattern  # type: ignore[index]
+    assert re.search(pattern, line.format(2)).groupdict() == read  # type: ignore[union-attr]
+
+
 def test_what_loops_of_a_shell_script_go_through_is_searched(platform, written: Path) -> None:
     script = """
         # for lr in 1 2; do

@@ -28,7 +28,7 @@ from trialplane.worker import module_path
 from trialplane.worker.metrics import elsewhere, passages, reader
 from trialplane.worker.metrics.headings import headings_of
 from trialplane.worker.metrics.lines import LineParser
-from trialplane.worker.metrics.names import LineMetrics, Names
+from trialplane.worker.metrics.names import STEPS, LineMetrics, Names
 from trialplane.worker.metrics.steps import Steps
 from trialplane.worker.metrics.tails import Source, Tail
 from trialplane.worker.shims import wandb_files
@@ -39,9 +39,14 @@ MLFLOW = MetricSource("mlflow")
 WANDB = MetricSource("wandb")
 _WANDB_PREFIX = "wandb:"  # of lines that W&B prints
 _BAR = r"(?:.*\])?\s*"  # a progress bar before a number in the same line
-_REMARK = r"\s*(?:\(.*\))?\s*"  # behind a number, such as a time in parentheses
-# 100 0.25, and 100%|███| 100: 0.25 (3.1 s)
-_STEP_AND_NUMBER = re.compile(rf"{_BAR}(\d+)[\s:,|]+({settings.NUMBER}){_REMARK}")
+_NUMBER = rf"(?>{settings.NUMBER})"
+_TOTAL = r"(?:\s*/\s*\d+)?"  # of the steps, or of what the number counts
+_REMARK = r"\s*+(?:\(.*\)\s*+)?"  # behind a number, such as a time in parentheses
+# 100 0.25, and 100%|███| 100: 0.25 (3.1 s), and 100/ 2000: 0.25, and Epoch 1: 9300 / 10000
+_STEP_AND_NUMBER = (
+    rf"{_BAR}(?:(?i:{'|'.join(STEPS)})\W{{0,3}})?(?P<step>\d+){_TOTAL}[\s:,|]+(?P<value>{_NUMBER}){_TOTAL}{_REMARK}"
+)
+_NUMBER_ALONE = rf"\s*+(?:\[1\]\s++)?(?P<value>{_NUMBER})\s*+"  # 0.25, and [1] 0.25, as R prints it
 _MAX_OUTPUT = 1 << 20  # characters at the end of the output that are searched for names of metrics
 _MOST_CANDIDATES = 30
 _SERIES = 3  # reports without a step; fewer may be those of phases, as after pretraining and after training
@@ -235,14 +240,17 @@ def _add_unnamed_metric(
     if not name.isidentifier():  # it would be the name of a group in a regular expression
         return
     lines_with_text = [line for line in output.splitlines() if line.strip()]
-    matches = [match for line in lines_with_text if (match := _STEP_AND_NUMBER.fullmatch(line))]
-    steps = [int(match[1]) for match in matches]
+    matches = [match for line in lines_with_text if (match := re.fullmatch(_STEP_AND_NUMBER, line))]
+    steps = [int(match["step"]) for match in matches]
+
+    def source_of(pattern: str) -> MetricSource:
+        return MetricSource("stdout", (f"^{pattern.replace('<value>', f'<{name}>')}$",))
+
     if len(steps) >= _SERIES and steps == sorted(set(steps)):  # 1 0.9, 2 0.7, 3 0.6: the first number increases
-        pattern = rf"^{_BAR}(?P<step>\d+)[\s:,|]+(?P<{name}>{settings.NUMBER}){_REMARK}$"
-        source = MetricSource("stdout", (pattern,))
-        metrics[source], steps_by_source[source] = {name: float(matches[-1][2])}, steps
-    elif lines_with_text and (number := re.fullmatch(rf"\s*({settings.NUMBER})\s*", lines_with_text[-1])):
-        metrics[MetricSource("stdout", (rf"^\s*(?P<{name}>{settings.NUMBER})\s*$",))] = {name: float(number[1])}
+        source = source_of(_STEP_AND_NUMBER)
+        metrics[source], steps_by_source[source] = {name: float(matches[-1]["value"])}, steps
+    elif lines_with_text and (number := re.fullmatch(_NUMBER_ALONE, lines_with_text[-1])):
+        metrics[source_of(_NUMBER_ALONE)] = {name: float(number["value"])}
 
 
 def declared_metrics(folder: Path, declared: Sequence[str]) -> dict[MetricSource, dict[str, float]]:
