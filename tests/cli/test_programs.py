@@ -1263,6 +1263,28 @@ def test_a_number_in_a_command_leaves_the_settings_file_that_it_names(platform, 
     assert (dict(job.params), {*job.search.parameters}) == ({"gpu-id": -1}, {"train.lr", "train.warm"})
 
 
+@pytest.mark.parametrize(
+    ("typed", "words", "name"),
+    [
+        ('--hparams "lr=0.2,size=3"', "--hparams lr={lr},size={size}", "lr"),
+        ("--config.lr=0.2", "--config.lr={config.lr}", "config.lr"),
+        ("--config.lr=x", "--config.lr of the command overrides it", ""),
+        ("--opts lr 0.2", "lr of the command overrides it", ""),
+    ],
+)
+def test_a_value_of_a_settings_file_is_searched_where_the_command_overrides_it(
+    platform, written: Path, typed: str, words: str, name: str
+) -> None:
+    write(Path(), {"fit.py": "# fits\n", "fit.json": '{"lr": 0.1, "size": 4}'})
+    result = platform("init", "--no-smoke", "--from", f"python fit.py fit.json {typed}", "--space", "lr=0.01..1")
+    if not name:
+        assert result.exit_code == 2 and f"no parameter lr of fit.json: {words}; nothing" in result.stderr, result.output
+        return
+    job = job_in(".")
+    assert shlex.join(job.command or ()) == shlex.join(["python", "fit.py", "fit.json", *words.split()])
+    assert set(job.search.parameters) == {name} and job.search.enqueue == ({name: 0.2},)
+
+
 @pytest.mark.parametrize("line", ["python3 -u src/fit.py", "python -m src.fit"])
 def test_a_command_line_without_arguments_is_its_script(platform, written: Path, line: str) -> None:
     write(written, {"fit.py": "lr = 0.1\nprint(f'loss={lr}')\n"})

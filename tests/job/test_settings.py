@@ -108,11 +108,44 @@ def test_json_stays_json() -> None:
         ("--actor-lr", ["actor.lr", "critic.lr"], "actor.lr"),
         ("--actor.lr", ["actor.lr", "critic.lr"], "actor.lr"),
         ("--rate", ["actor.lr"], ""),
+        ("--config.lr", ["lr", "seed"], "lr"),
+        ("--config.lr", ["config.lr", "lr"], "config.lr"),
+        ("--data.lr", ["lr"], ""),
+        ("--config-lr", ["lr"], ""),
     ],
 )
 def test_a_flag_overrides_the_one_setting_that_it_means(flag: str, keys: list[str], overridden: str) -> None:
     expected = {overridden: flag} if overridden else {}
     assert settings.overriding_flags(["python", "fit.py", f"{flag}=0.1"], keys) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "overridden"),
+    [
+        ("--hparams name=x,lr=a", {"name": "name=", "model.lr": "lr="}),
+        ("--hparams=lr=[1,2]", {"model.lr": "lr="}),
+        ("--opts steps 3 lr 0.1", {"model.lr": "lr"}),
+        ("--opts lr adam", {}),
+        ("--data-lr 0.1 -lr 0.1 x.lr=0.1 name", {}),
+    ],
+)
+def test_pairs_of_a_name_and_a_value_override_settings(text: str, overridden: dict[str, str]) -> None:
+    assert settings.overriding_flags(["python", "fit.py", *text.split()], ["model.lr", "name"]) == overridden
+    assert settings.overriding_flags(["bash", "-c", f"python fit.py {text}"], ["model.lr", "name"]) == overridden
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('--hparams "lr=0.1"', ["lr"]),
+        ('--hparams="name=x,lr=0.1,n=2"', ["lr", "n"]),
+        ("--hparams=lr=0.1,name=x --seed 3", ["lr", "seed"]),
+        ('"betas=0.9,0.99" "x>=1" x==1 (i=0)', []),
+        ("lr=0.1,n=2 lr=0.2", ["n"]),
+    ],
+)
+def test_a_list_of_pairs_has_a_number_for_each_name(text: str, names: list[str]) -> None:
+    assert [name for name, _ in settings.named_numbers(f"fit.py {text}")] == names
 
 
 @pytest.mark.parametrize("text", ["a: [1", "a: 1\n---\nb: 2", "[" * 5000, "a: *b", "a: \t- x"])

@@ -28,13 +28,16 @@ _PYTHON = ".py"
 _LINE_SUFFIXES = (".toml", ".ini", ".cfg", ".conf", ".gin")  # formats with sections in brackets and a value in a line
 SUFFIXES = (".yaml", ".yml", ".json", *_LINE_SUFFIXES, _PYTHON, *SHELLS)
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-# LR=0.1 at the beginning of a line, and --lr 0.1, --lr=0.1, -l 0.1, train.lr=0.1, SOLVER.LR 0.1, {"lr": 0.1} anywhere.
+# LR=0.1 at the beginning of a line, and --lr 0.1, --lr=0.1, -l 0.1, train.lr=0.1, "lr=0.1,n=2", SOLVER.LR 0.1, {"lr": 0.1}
+# anywhere.
 _NUMBER_OF_NAME = re.compile(
     rf"""(?:^[ \t]*(?:export[ \t]+)?(?P<variable>[A-Za-z_]\w*)=(?P<quote>["']?)"""
-    rf"""|(?<!\S)(?:--?(?P<flag>[A-Za-z][\w.-]*)[ \t=]+|(?P<key>[A-Za-z_][\w./]*)=|"""
+    rf"""|(?<!\S)(?:--?(?P<flag>[A-Za-z][\w.-]*)[ \t=]+|"""
     rf"""(?P<dotted>[A-Za-z_]\w*(?:\.\w+)+)(?<!\.py)(?<!\.sh)[ \t]+)"""
+    rf"""|(?<![^\s"'=,])(?P<key>[A-Za-z_][\w./]*+)="""
     rf"""|\\?["'](?P<json>[A-Za-z_]\w*)\\?["']\s*:\s*)"""
-    rf"""(?P<value>{NUMBER})(?(json)(?=\s*[,}}])|(?(variable)(?=(?P=quote)(?:[\s;]|$))|(?=["']?(?:[\s;]|$))))""",
+    rf"""(?P<value>{NUMBER})(?(json)(?=\s*[,}}])|(?(variable)(?=(?P=quote)(?:[\s;]|$))|"""
+    rf"""(?=["']?(?:[\s;]|$)|(?(key),[A-Za-z_][\w.]*+=|(?!)))))""",
     re.MULTILINE,
 )
 # A word in place of the number, or several: OPT=adam, OPT="adam", --opt adam, LAYERS="64 128".
@@ -42,7 +45,11 @@ _WORD_OF_NAME = re.compile(
     r"""(?<!\S)(?:--(?P<flag>[A-Za-z][\w.-]*)[ \t=]+|(?P<key>[A-Za-z_]\w*)=)"""
     r"""(?P<value>(?P<quote>["'])\w[\w+. -]*(?P=quote)|[A-Za-z][\w+-]*)(?=[\s;]|$)"""
 )
-_FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w.-]*)(?=[\s=]|$)")
+# What sets a value in a command: --lr, lr=0.1 and lr 0.1.
+_SETS = re.compile(
+    rf"(?<!\S)(?P<flag>--[A-Za-z][\w.-]*+)(?=[\s=]|$)|(?<![\w.-])(?P<key>[A-Za-z_][\w.]*+)(?:=|(?= +{NUMBER}(?!\S)))"
+)
+_OF_CONFIG = re.compile(r"^(?:config|cfg|conf|settings|h?params|args)\.")  # --config.lr, which is lr of the file
 # Sections of which a file often has several, each with a setting of the same name: actor.lr and critic.lr.
 _ONE_OF_SEVERAL = re.compile(
     r"(?:^|[._])(?:actor|critic|policy|value|generator|discriminator|encoder|decoder|backbone|head|teacher|student|source|target|"
@@ -174,12 +181,11 @@ def _unambiguous(matches_by_name: Mapping[str, Sequence[re.Match[str]]]) -> list
 
 
 def overriding_flags(words: Iterable[str], keys: Collection[str]) -> dict[str, str]:
-    """Return the keys of a settings file that flags in the words of a command override, each with its flag."""
+    """Return the keys of a settings file that the words of a command override, each with its flag, or `lr=` of lr=0.1."""
     flag_by_key: dict[str, str] = {}
-    for word in words:
-        for match in _FLAG.finditer(word):
-            if key := overridden_key(match[1], keys):
-                flag_by_key[key] = match[0]
+    for match in _SETS.finditer(" ".join(words)):
+        if key := overridden_key((match["flag"] or match["key"]).lstrip("-"), keys):
+            flag_by_key[key] = match[0]
     return flag_by_key
 
 
@@ -187,8 +193,11 @@ def overridden_key(name: str, keys: Collection[str]) -> str:
     """Return the key of a settings file that an argument of a command overrides; "" if there is none.
 
     `--lr` overrides `train.lr`, unless another section has an `lr`, too, or the section is usually one of several, as in
-    `actor.lr`. Only `--actor-lr` overrides that. `_`, `-` and `.` in a name are the same.
+    `actor.lr`. Only `--actor-lr` overrides that. `_`, `-` and `.` in a name are the same. `--config.lr` is like `--lr`.
     """
+    without_config = _OF_CONFIG.sub("", name)
+    if without_config != name and name not in keys:
+        return overridden_key(without_config, keys)
     name = name.replace("-", "_").replace(".", "_")
     parts_by_key = {key: key.replace("-", "_").split(".") for key in keys}
     for key, parts in parts_by_key.items():

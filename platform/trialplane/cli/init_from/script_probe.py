@@ -569,7 +569,12 @@ def _not_overridden(
     typed_options = [option for option in declared.options if set(option.aliases) & set(flags)]
     flags += [alias for option in typed_options for alias in option.aliases]
     overriding = settings.overriding_flags([*command.command, *flags], in_file)
-    remarks = tuple(f"{key} of {command.config}: {flag} of the command overrides it" for key, flag in overriding.items())
+    names = {option.name for option in command.options}
+    remarks = tuple(
+        f"{key} of {command.config}: {flag} of the command overrides it"
+        for key, flag in overriding.items()
+        if not (flag.endswith(f".{key}") and flag.lstrip("-") in names)  # `layers` then means `config.layers`
+    )
     return {key: option for key, option in in_file.items() if key not in overriding}, remarks
 
 
@@ -950,7 +955,7 @@ def refuse_unknown(
         names_text = " and no ".join(unknown_names)
         raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
     call = parsed_script.call or script.Call(copy.file.name)
-    names_in_files = [name for name in unknown_names if not _longer_names(name, known_names)]
+    names_in_files = [name for name in unknown_names if not (_longer_names(name, known_names) or _remark_on(name, declared))]
     in_files = {name: key for name in names_in_files if (key := _find_key(name, copy.folder, call.arguments)) is not None}
     shared = {option.name: option for option in declared.options if option.shared}
     similar_sizes = {name: shared[size] for name in unknown_names if (size := arguments.similar_size(name, shared))}
@@ -963,7 +968,9 @@ def refuse_unknown(
         command = _with_names(typed, {name: [layer_size.name]})
         shared_by = f"the {layer_size.default} in {layer_size.place}, which one layer puts out and the next takes in"
         remedy = f"; `{command}` searches {shared_by}"
-    is_unlike_all = not any(_is_similar(name, known_names - set(names)) for name in unknown_names)
+    is_unlike_all = not any(
+        _is_similar(name, known_names - set(names)) or _remark_on(name, declared) for name in unknown_names
+    )
     if not remedy and is_unlike_all and started_remedy:
         remedy = f"; for an option that it does not set, {started_remedy}"
     elif not remedy and is_unlike_all and not reason and (copy.file.suffix == ".py" or parsed_script.call is not None):
@@ -1022,7 +1029,7 @@ def _names_with_hints(
     other_names = known_names - set(requested)  # the user does not mean a name twice
     names_with_hints: list[str] = []
     for name in unknown_names:
-        remark = next((text for text in declared.left_out if text.startswith(f"{name} of ")), "")
+        remark = _remark_on(name, declared)
         longer_names = _longer_names(name, known_names)
         last_part = name.rpartition(".")[2]
         all_names = errors.nearest("", known_names)  # "there are …", which is printed once
@@ -1043,6 +1050,11 @@ def _names_with_hints(
         else:
             names_with_hints.append(name)
     return names_with_hints
+
+
+def _remark_on(name: str, declared: Declared) -> str:
+    """Return the remark that says why a value of a settings file is not a parameter; "" without one."""
+    return next((text for text in declared.left_out if text.startswith(f"{name} of ")), "")
 
 
 def _longer_names(name: str, known_names: Collection[str]) -> list[str]:
@@ -1210,8 +1222,7 @@ def _declared_name(name: str, declared: Declared) -> str:
     if name in {option.name for option in options}:
         return name
     candidates = {option.name for option in options if _share_names([name], _spellings([option]))}
-    is_left_out = any(text.startswith(f"{name} of ") for text in declared.left_out)  # with the reason
-    if not candidates and not is_left_out:
+    if not candidates and not _remark_on(name, declared):
         # `lr` may mean `optim.lr` of a file, and `net.Model.hidden` may mean `Model.hidden` of the script's text.
         candidates = {
             option.name
