@@ -784,7 +784,7 @@ def test_a_value_of_a_flag_is_no_positional_argument(platform, written: Path, fl
 @pytest.mark.parametrize(
     ("file", "settings_text", "typed"),
     [
-        ("configs/base.yaml", "optim: {lr: 0.1}\nlayers: 2\n", "--config base"),
+        ("configs/base.yaml", 'optim: {lr: 0.1}\nlayers: 2\nchat: "{% a %}\\n{{ b }}"\n', "--config base"),
         ("configs/small/base.json", '{"optim": {"lr": 0.1}, "layers": 2}', "-c small/base"),
         ("exps/base.py", "optim = dict(lr=0.1)\nlayers = 2\n", "--exp=exps.base"),
     ],

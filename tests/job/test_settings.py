@@ -241,6 +241,11 @@ def test_a_text_without_settings_has_no_format(text: str) -> None:
 
 
 PYTHON = """\
+TEXT = (
+    "a"  # and
+    "b"
+)
+\f
 LR = 1e-3  # of Adam
 NAME = 'é'; DEPTH: int = 3
 class Data:
@@ -252,7 +257,7 @@ unknown = DEPTH * 2
 
 
 def test_a_python_module_stays_one() -> None:
-    read = {"LR": 0.001, "NAME": "é", "DEPTH": 3, "type": "SGD", "momentum": 0.9}
+    read = {"TEXT": "ab", "LR": 0.001, "NAME": "é", "DEPTH": 3, "type": "SGD", "momentum": 0.9}
     assert settings.values(PYTHON, "a.py") == read
     others = {"LR": -1e-05, "NAME": "it's", "DEPTH": 4, "type": None, "momentum": 0.5}
     text = settings.replace_values(PYTHON, others, "a.py")

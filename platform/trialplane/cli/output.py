@@ -84,7 +84,7 @@ def as_yaml(data: Any, *, flow: bool = False) -> str:
         """Return the YAML of a string, with quotes if YAML 1.2 would read another value than this string without them."""
         try:
             # `document.scalar` reads a text without quotes as job.yaml does, by YAML 1.2.
-            needs_quotes = "\n" not in text and document.scalar(text, "") != text
+            needs_quotes = flow if "\n" in text else document.scalar(text, "") != text
         except TrialplaneError:
             needs_quotes = False  # not valid YAML without quotes, so PyYAML adds them itself
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if needs_quotes else None)

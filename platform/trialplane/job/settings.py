@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import io
 import itertools
 import json
 import math
@@ -236,7 +237,8 @@ def values(text: str, name: str) -> dict[str, Any]:
     for key, (start, end) in spans(text, suffix).items():
         value_text = text[start:end]
         try:
-            value = ast.literal_eval(value_text) if suffix == _PYTHON else yaml.safe_load(value_text)
+            # In parentheses, a text may continue in further lines, as it does between those of the file.
+            value = ast.literal_eval(f"({value_text})") if suffix == _PYTHON else yaml.safe_load(value_text)
         except (yaml.YAMLError, ValueError):  # INI allows any text
             value = value_text
         if isinstance(value, str) and _EXPONENT.fullmatch(value_text):
@@ -309,7 +311,7 @@ def _python_spans(text: str) -> Iterator[tuple[str, Span]]:
 
     The other positions of a name come before that of its value.
     """
-    lines = text.splitlines(keepends=True)
+    lines = list(io.StringIO(text, newline=""))  # as Python's: without those that only `splitlines` ends, as at a form feed
     starts = [0, *itertools.accumulate(map(len, lines))]  # index of the first character of each line
 
     def position(line: int, column: int) -> int:
