@@ -222,6 +222,23 @@ def test_a_step_may_stand_between_a_name_and_its_value(line: str, step: int, met
 @pytest.mark.parametrize(
     ("line", "metrics"),
     [
+        ("Test: [10/50] eta: 0:00:01 loss: 2.2 (2.1) acc1: 67.0% ( 66.0%)", {"test_loss": 2.1, "test_acc1": 66.0}),
+        ("Epoch: [1][ 10/50]\tLoss: 2.2 (2.1)", {"Loss": 2.1}),
+        ("Train Epoch: 1 [640/60000 (1%)] Loss: 2.2 (2.1)", {"train_Loss": 2.1}),
+        ("Epoch [3/10] loss: 0.93 (0.02)", {"loss": 0.93}),
+        ("Fold [3/10] loss: 0.93 (0.02)", {"loss": 0.93}),
+        ("[12:00:00] [3/10] loss: 0.93 (0.02)", {"loss": 0.93}),
+        ("Test: [10/50] loss: 0.5 (12)", {"test_loss": 0.5}),
+    ],
+)
+def test_a_number_in_parentheses_behind_that_of_a_batch_is_the_average(line: str, metrics: dict[str, float]) -> None:
+    """Beside other positions it is perhaps a deviation."""
+    assert {name: lines.LineParser((), Names(())).parse(line).metrics.get(name) for name in metrics} == metrics
+
+
+@pytest.mark.parametrize(
+    ("line", "metrics"),
+    [
         ("  test metric: [4.13e-02]", {"test metric": 0.0413}),
         ("loss: tensor([0.25]) mae=[ 2. ] mse: [nan", {"loss": 0.25, "mae": 2.0}),
         ("  test metric: []", {}),
@@ -257,7 +274,7 @@ def test_the_last_words_of_a_metrics_name_are_no_other_metric(line: str, others:
     [
         (" * Acc@1 55.200 Acc@5 80.100", "Acc_1", 55.2),
         (" * Acc@1 55.200 Acc@5 80.100", "acc 5", 80.1),
-        ("Epoch: [0][10/391]\tLoss 2.3e+00 (2.4e+00)\tAcc@1  10.16 ( 10.5)", "acc-1", 10.16),
+        ("Epoch: [0][10/391]\tLoss 2.3e+00 (2.4e+00)\tAcc@1  10.16 ( 10.5)", "acc-1", 10.5),
         ("[1]\tvalid_0's l2: 0.25\tvalid_1's l2: 0.5", "valid_0_l2", 0.25),
         ("[1]\tvalid_0's l2: 0.25\tvalid_1's l2: 0.5", "valid_1_s_l2", 0.5),
         ("[1]\tvalid_0\u2019s l2: 0.25", "valid_0 l2", 0.25),

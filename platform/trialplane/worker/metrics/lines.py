@@ -8,6 +8,7 @@ Pure: text in, numbers out. Without a pattern of the job, these are metrics:
 - a metric that the job names, in any spelling: `val_loss` also in `val loss 2.1` and `Val Loss = 2.1`, `accuracy` in
   `0.98 accuracy` and `Accuracy on the 100 images: 54 %`;
 - a value after its step: `Cost after iteration 100: 0.7`;
+- the average behind the value of a batch: 2.1 of `Test: [10/50] loss 2.2 (2.1)`;
 - a fraction, as its value: `accuracy: 9870/10000`; a list of one fraction: `accuracy: [0.9]`;
 - a row of a table whose header has a metric that the job names: `epoch  train_loss  valid_acc`, and below it numbers; with
   a rule below the header, as `-----  ----------`, names may have spaces, and cells may be empty;
@@ -33,7 +34,7 @@ from trialplane.job import mlflow_names
 from trialplane.worker.metrics import bars, objects, pairs
 from trialplane.worker.metrics.headings import headings_of
 from trialplane.worker.metrics.names import EPOCH, STEPS, LineMetrics, Names
-from trialplane.worker.metrics.numerals import number
+from trialplane.worker.metrics.numerals import NUMBER, number
 from trialplane.worker.metrics.tables import RULE, Table
 
 LONGEST_LINE = 16 << 10  # characters; of a longer line only the end is read, where a progress bar has its postfix
@@ -50,6 +51,15 @@ _STEP_BEFORE_VALUE = re.compile(
     r"\s*(?=[:=]\s*(?:[-+]?\d*\.\d|nan\b|[-+]?inf\b))",
     re.IGNORECASE,
 )
+# The position of a batch: `Train: [1][10/50]`, `Epoch: 3 [10/50]`, `Test: [ 10/50]`, `Train: 0 [ 10/50 ( 20%)]`. In `Epoch
+# [3/10]` and `Fold [3/10]`, where a deviation may be in parentheses, is none.
+_BATCH = re.compile(
+    r"(?:\[\d{1,9}(?:/\d{1,9})?\]|(?<!\w)(?:epoch:? ?\d{1,9}|(?:train|val|test|eval|batch|iter|step)[a-z]{0,9}:?"
+    r"(?: \d{1,9})?))\s*+\[ *+\d{1,9}/\d{1,9}(?: *+\( *+\d{1,3}%\))?\]",
+    re.IGNORECASE,
+)
+# 2.2 ( 2.1), and not 2.2 (12)
+_VALUE_AND_AVERAGE = re.compile(rf"(?<![^\s:=]){NUMBER}(%?)\s?\((?= *+[-+]?(?:\d*\.|nan|inf)) *+({NUMBER}\1) *+\)")
 _NUMERIC = re.compile(r"\d|[nN][aA][nN]|[iI][nN][fF]")
 _DIGITS = re.compile(r"\d")
 _SWITCH = re.compile(r"[:=] ?(?:[Tt]rue|[Ff]alse|None|null)\b")
@@ -123,7 +133,7 @@ class LineParser:
             return self._names.split_record(dict(_pattern_pairs(self._patterns, line)))
         if line.lstrip().startswith("{") and (record := objects.json_numbers(line)) is not None:
             return self._record_metrics(record, line)
-        line = _with_step_last(line)
+        line = _with_averages(_with_step_last(line))
         if (averages := _AVERAGES.match(line)) is not None:
             return self._names.split_record(dict(_report_averages(averages)))
         line_metrics = self._text_metrics(line)
@@ -186,6 +196,11 @@ def _with_step_last(line: str) -> str:
         return line
     name, number_after, number_before, name_after = match.groups()
     return f"{_STEP_BEFORE_VALUE.sub('', line)} ({name or name_after} {number_after or number_before})"
+
+
+def _with_averages(line: str) -> str:
+    """Return `Test: [10/50] Loss 1.1` for `Test: [10/50] Loss 1.2 (1.1)`, with the value of one batch; other lines as is."""
+    return _VALUE_AND_AVERAGE.sub(r"\2", line) if "(" in line and _BATCH.search(line) else line
 
 
 def _pattern_pairs(patterns: Sequence[re.Pattern[str]], line: str) -> Iterator[tuple[str, float]]:
