@@ -5,6 +5,7 @@ Not checked here: what one source makes of what it reads (test_reader.py).
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,22 @@ def test_of_two_sources_at_about_the_same_time_the_one_that_is_listed_first_coun
         assert [values for _, values in made] == [{"acc": 0.5}, {"acc": 0.6}]
         steps.append([step for step, _ in made])
     assert steps[0] == steps[1] == ([10, 20] if sources[0] == ROWS else [0, 1])
+
+
+HISTORY = {"loss": [0.9, 0.7], "acc": [0.5, 0.6], "layers": [8, 4, 2], "seconds": 3}
+
+
+@pytest.mark.parametrize("text", [json.dumps(HISTORY), json.dumps(HISTORY, indent=2), json.dumps(HISTORY) + "\n"])
+def test_a_history_in_a_file_has_the_metrics_of_each_step(tmp_path: Path, text: str) -> None:
+    """In an output, whose lines had them before, it adds no steps. Other lists may be those of classes or batches."""
+    trial = Trial(tmp_path, MetricSource("file", path="*.json"), STDOUT)
+    (trial.folder / "classes.json").write_text(text.replace("loss", "f1"))
+    (trial.folder / "batches.json").write_text(text.replace('"layers"', '"epoch": 0, "layers"'))
+    trial.prints(text.replace("acc", "f1"))
+    assert {name for _, metrics in trial.read(ended=True) for name in metrics} == {"seconds"}
+    (trial.folder / "history.json").write_text(text)
+    made = trial.read(ended=True)
+    assert made == [(0, {"loss": 0.9, "acc": 0.5}), (1, {"loss": 0.7, "acc": 0.6, "seconds": 3.0})]
 
 
 def test_the_steps_of_one_file_do_not_shift_those_of_another(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from trialplane.job.program import MetricSource
-from trialplane.worker.metrics import events, lines, passages
+from trialplane.worker.metrics import events, lines, objects, passages
 from trialplane.worker.metrics.names import LineMetrics, Names
 from trialplane.worker.metrics.numerals import number
 from trialplane.worker.metrics.steps import Steps
@@ -372,12 +372,19 @@ class _PrintedLines:
             return self.flush()
         text, was_read = self._object, all(line_was_read for _, line_was_read in self._waiting)
         self._waiting, self._object, self._depth = [], "", 0
-        return [] if was_read else [self._source.parse_object(text)]
+        return [] if was_read else self._history(text) or [self._source.parse_object(text)]
+
+    def _history(self, text: str) -> list[LineMetrics]:
+        """Return the metrics of each step in a history; [] if a text is none, or in an output, whose lines had them."""
+        is_file = self._source.declaration.source == "file" and self.has_names
+        return [self._source.parse(row) for row in objects.history_rows(text)] if is_file else []
 
     def _parse(self, part: passages.ResultPart, was_read: bool) -> list[LineMetrics]:
-        """Return the metrics of one line; an empty list if it was read before or has no results."""
+        """Return the metrics of one line, or of each step in it; an empty list if it was read before or has no results."""
         if was_read or not part.text:
             return []
+        if history := self._history(part.text):
+            return history
         result = self._source.parse(part.text)
         return [self._source.names.keep_requested(result) if part.is_named_only else result]
 
