@@ -12,7 +12,8 @@ Pure: text in, numbers out. Without a pattern of the job, these are metrics:
 - a fraction, as its value: `accuracy: 9870/10000`; a list of one fraction: `accuracy: [0.9]`;
 - a row of a table whose header has a metric that the job names: `epoch  train_loss  valid_acc`, and below it numbers; with
   a rule below the header, as `-----  ----------`, names may have spaces, and cells may be empty;
-- the averages in scikit-learn's classification report, under the names of its scorers: `f1_macro`, `recall_weighted`.
+- the averages in scikit-learn's classification report, under the names of its scorers: `f1_macro`, `recall_weighted`;
+- COCO's summary: `AP`, `AP50`, `APs`, `AR`, `AR10`.
 
 `Test accuracy: 0.9` is the metric `test_accuracy`, not `accuracy`, because the value belongs to another set of data. The
 name of the set may also stand before several metrics: `Train Epoch: 1 Loss: 0.3` is `train_Loss`, and `Test set: loss: 0.2`
@@ -40,6 +41,10 @@ from trialplane.worker.metrics.tables import RULE, Table
 LONGEST_LINE = 16 << 10  # characters; of a longer line only the end is read, where a progress bar has its postfix
 _COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _AVERAGES = re.compile(r"\s*+(micro|macro|weighted|samples) avg\s++([\d.]++)\s++([\d.]++)\s++([\d.]++)\s++\d++\s*+$")
+# A line of COCO's summary: ` Average Precision  (AP) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = 0.420`
+_COCO = re.compile(
+    r"Average (?:Precision|Recall) +\((A[PR])\) @\[ IoU=(\S+) +\| area= *+(\w+) \| maxDets= *+(\d+)[^\]]*\] = ([\d.-]+)"
+)
 _STEP_SPELLINGS = {"global_step": ("global step", "global_step"), **{name: (name,) for name in STEPS[1:]}}
 # The number of a step after its name, and the number of steps after that.
 _COUNT = re.compile(r"[\"']?\s*+(?:[:=#]\s*+)?(?:[\[(]\s*+)?(\d{1,15}(?:\.\d{1,15})?)(?!\w|\.\d)")
@@ -101,8 +106,8 @@ class LineParser:
     """Finds the metrics of a program's output, line by line.
 
     With expressions of the job, only these count. Otherwise the first of these forms that a line has counts: a row of a
-    table, a JSON object, averages of scikit-learn's report, and pairs of names and numbers, with the metrics that the job
-    names in any spelling.
+    table, a JSON object, averages of scikit-learn's report, COCO's summary, and pairs of names and numbers, with the metrics
+    that the job names in any spelling.
 
     Args:
         patterns: Job's own regular expressions; empty to find the forms above.
@@ -136,6 +141,8 @@ class LineParser:
         line = _with_averages(_with_step_last(line))
         if (averages := _AVERAGES.match(line)) is not None:
             return self._names.split_record(dict(_report_averages(averages)))
+        if "Average " in line and (coco := _COCO.search(line)) is not None:
+            return self._names.split_record(_coco_value(coco))
         line_metrics = self._text_metrics(line)
         if line_metrics.step is None and not self._names.has_own_step:
             line_metrics = _add_named_step(line_metrics, line)
@@ -233,6 +240,19 @@ def _report_averages(row: re.Match[str]) -> Iterator[tuple[str, float]]:
     for score, text in zip(("precision", "recall", "f1"), texts, strict=True):
         if (value := number(text)) is not None:
             yield f"{score}_{average}", value
+
+
+def _coco_value(line: re.Match[str]) -> dict[str, float]:
+    """Return the value in a line of COCO's summary under its usual name: AP, AP50, APs, AR, or AR10 for ten detections.
+
+    It is empty for -1, which stands for no value.
+    """
+    score, overlap, area, detections, text = line.groups()
+    overlap_name = "" if ":" in overlap else overlap.removeprefix("0.")
+    detections_name = detections if score == "AR" and detections not in ("20", "100") else ""  # 20 are those of keypoints
+    area_name = "" if area == "all" else area[0]
+    value = number(text)
+    return {} if value is None or value < 0 else {f"{score}{overlap_name}{detections_name}{area_name}": value}
 
 
 def _add_named_step(line_metrics: LineMetrics, line: str) -> LineMetrics:
