@@ -264,7 +264,7 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         if __name__ == "__main__":
             batch_size = 8
         """,
-        {"LEARNING_RATE", "batch_size"},
+        {"LEARNING_RATE", "DROPOUT", "batch_size"},
         [],
     ),
     "values in functions": (

@@ -148,6 +148,25 @@ def test_parsers_of_dataclasses_read_flags_as_they_were_meant() -> None:
         ("class Config:\n    lr: float = 2\n    size: int", "class Config:\n    lr: float = 5\n    size: int"),
         ("def fit(data, lr=2, *, size, decay=0):\n    pass", "def fit(data, lr=5, *, size, decay=7):\n    pass"),
         ("def fit():\n    lr = 2", "def fit():\n    lr = 5"),
+        ("n, (lr, size) = 3, (2, 4)", "n, (lr, size) = (3, (2, 4))"),
+        ("size, lr = 3, -2", "size, lr = (9, 5)"),
+        ("lr, *rest = *more, 2", "lr, *rest = (*more, 2)"),
+        ("def fit():\n    a.lr, b['size'] = 2, 3", "def fit():\n    a.lr, b['size'] = (5, 9)"),
+        ("lr = n = 2\nfit(lr=2)", "lr, n = (5, 2)\nfit(lr=2)"),
+        ("n = lr = size = 2", "n, lr, size = (2, 5, 9)"),
+        ("lr = np.float32(2)\nfit(size=jnp.int64(3), decay=f(4))", "lr = np.float32(5)\nfit(size=jnp.int64(9), decay=f(4))"),
+        ("def fit(data, lr, n=1):\n    pass\nfit([1], 2, 3)", "def fit(data, lr, n=1):\n    pass\nfit([1], 5, 3)"),
+        ("def fit(lr, size=1):\n    pass\nfit(2, 3)", "def fit(lr, size=1):\n    pass\nfit(5, 9)"),
+        ("def fit(lr):\n    pass\nfit(2)\nAdam(lr=3)", "def fit(lr):\n    pass\nfit(2)\nAdam(lr=5)"),
+        ("def fit(lr):\n    pass\nfit(2)\nfit(3)", "def fit(lr):\n    pass\nfit(2)\nfit(3)"),
+        ("def fit(n, lr):\n    pass\nfit(*data, 2)", "def fit(n, lr):\n    pass\nfit(*data, 2)"),
+        ("def fit(lr):\n    pass\nmodel.fit(2)", "def fit(lr):\n    pass\nmodel.fit(2)"),
+        (
+            "class Net:\n\n    def __init__(self, n, size):\n        pass\n\n    def fit(self, lr):\n        pass\n"
+            "net = Net(1, 2)\nnet.fit(3)\nother.fit(4)",
+            "class Net:\n\n    def __init__(self, n, size):\n        pass\n\n    def fit(self, lr):\n        pass\n"
+            "net = Net(1, 9)\nnet.fit(5)\nother.fit(4)",
+        ),
     ],
 )
 def test_globals_replace_the_one_value_of_a_name(text: str, made: str) -> None:

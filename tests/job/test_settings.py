@@ -275,6 +275,13 @@ def test_a_number_that_a_python_module_assigns_twice_is_replaced_at_both_positio
     assert settings.replace_values(text, {"size": 8}, "a.py") == "size = 8\nlr = 0.1\nsize = 8  # of the second part\n"
 
 
+def test_one_text_for_several_names_of_a_python_module_stays() -> None:
+    text = "size, lr = 1, 0.1\nwidth = depth = 3\nwidth = 4\n"
+    assert settings.values(text, "a.py") == {"size": 1, "lr": 0.1}
+    replaced = settings.replace_values(text, {"size": 8, "lr": 0.5, "width": 7, "depth": 7}, "a.py")
+    assert replaced == text.replace("0.1", "0.5").replace("1,", "8,")
+
+
 def test_a_shell_script_stays_one() -> None:
     script = "# LR=9\nexport LR=0.1 # --lr 2\nN='3'\nOUT=a1\n"
     script += "python a.py --wd=1e-4 -b 8 --name x1 a.b=.5 OPT.LR 1 \\\n  --drop 0.5\n"

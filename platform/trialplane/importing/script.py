@@ -686,10 +686,10 @@ def _configurator_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the values that a script assigns at its top level before the call that lets arguments overwrite them."""
     calls = [node.value for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
     call_line = next((call.lineno for call in calls if _executes_file(call)), 0)
-    for name, node in arguments.first_assignments(tree).items():
-        value = _literal(node.value)
+    for name, spot in arguments.first_assignments(tree).items():
+        value = _literal(spot.value)
         is_single_value = value is not None and not isinstance(value, list)
-        if is_single_value and node.lineno < call_line and not name.startswith("_"):
+        if is_single_value and _lines(spot)[0] < call_line and not name.startswith("_"):
             yield _flag_option(name, value)
 
 
@@ -787,8 +787,8 @@ def _sacred_options(tree: ast.Module) -> Iterator[Option]:
     """Yield the variables with plain values that the functions decorated with `@ex.config` assign."""
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         if any(naming.dotted(decorator).endswith(".config") for decorator in function.decorator_list):
-            for name, node in arguments.first_assignments(ast.Module(function.body, [])).items():
-                if (value := _literal(node.value)) is not None:
+            for name, spot in arguments.first_assignments(ast.Module(function.body, [])).items():
+                if (value := _literal(spot.value)) is not None:
                     yield Option(name, default=value, kind=_kind(value), flag=name)
 
 

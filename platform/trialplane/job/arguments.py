@@ -40,6 +40,7 @@ _LAYER_SIZE = re.compile(
 )
 _NO_CLASSES = ("Error", "Exception", "Exit", "Warning")  # ends of the names of exceptions, whose numbers are exit codes
 _DICT_TYPES = ("dict", "OrderedDict", "ConfigDict", "EasyDict", "AttrDict", "Namespace", "SimpleNamespace", "Config")
+_SIZED_NUMBER = re.compile(r"(?:float|u?int)\d+")  # the type of numpy's float32(0.1)
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")  # the group is the name; there is none for a doubled brace
 # Hydra reads these as plain text; everything else is quoted.
 _PLAIN = re.compile(r"[A-Za-z_./][\w./:@%+-]*")
@@ -131,22 +132,42 @@ def _arguments_for_all(placeholder: str, params: Mapping[str, Any], booleans: st
     return []  # for globals: parameters replace values in the script, and are not arguments
 
 
-def first_assignments(tree: ast.Module) -> dict[str, ast.Assign | ast.AnnAssign]:
-    """Return the first assignment of each name at the top level of a script or in its main block."""
-    return {name: nodes[0] for name, nodes in _assignments(tree).items()}
+def first_assignments(tree: ast.Module) -> dict[str, Spot]:
+    """Return the position of the first value of each name at the top level of a script or in its main block."""
+    return {name: positions[0] for name, positions in _assignments(tree).items()}
 
 
-def _assignments(tree: ast.Module) -> dict[str, list[ast.Assign | ast.AnnAssign]]:
-    """Return the assignments of each name at the top level of a script or in its main block."""
-    assignments: dict[str, list[ast.Assign | ast.AnnAssign]] = {}
+def _assignments(tree: ast.Module) -> dict[str, list[Spot]]:
+    """Return the positions of the values of each name at the top level of a script or in its main block."""
+    assignments: dict[str, list[Spot]] = {}
     main_statements = [statement for block in tree.body if is_main(block) for statement in block.body]
     for node in [*tree.body, *main_statements]:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)]):
-                assignments.setdefault(name, []).append(node)
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
-                assignments.setdefault(name, []).append(node)
+        for target, spot in _assigned(node):
+            if isinstance(target, ast.Name):
+                assignments.setdefault(target.id, []).append(_unwrapped(spot))
     return assignments
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, Spot]]:
+    """Yield the targets of an assignment, each with the position of its value."""
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):  # lr, depth = 0.1, 3
+            if len(targets) == len(values) and not any(isinstance(value, ast.Starred) for value in values):
+                yield from ((target, Spot(values, index)) for index, target in enumerate(targets))
+        case ast.Assign(targets=[target]):  # lr = 0.1
+            yield target, Spot(node)
+        case ast.Assign(targets=targets, value=ast.Constant()):  # width = depth = 3
+            yield from ((target, Spot(node, index, is_chained=True)) for index, target in enumerate(targets))
+        case ast.AnnAssign(target=target, value=ast.expr()):  # lr: float = 0.1
+            yield target, Spot(node)
+
+
+def _unwrapped(spot: Spot) -> Spot:
+    """Return the position of the number in `np.float32(0.1)`, and any other position unchanged."""
+    match spot.value:
+        case ast.Call(func=ast.Attribute(attr=name), args=[number]) if _SIZED_NUMBER.fullmatch(name) and _is_number(number):
+            return Spot(spot.value.args)
+    return spot
 
 
 def is_main(node: ast.stmt) -> TypeGuard[ast.If]:
@@ -160,12 +181,14 @@ class Spot:
 
     Attributes:
         parent: Node whose attribute `value` is the value's expression, or the list of nodes that contains the expression.
-        index: Index in the list.
+        index: Index in the list, or of the target of an assignment with several.
         others: Other positions at which the name has a number that is meant, too. `put` replaces it there as well.
         owner: Class, function, call, object or dict that has the name; "" for none.
         is_default: Whether it is the default of a function's argument, which callers may override.
+        is_positional: Whether it is a positional argument in a call of a function of the script.
         is_numbered: Whether it is one of several keywords of calls with the same name, and a number tells it from them.
         is_shared: Whether one layer puts the number out and the next one takes it in.
+        is_chained: Whether an assignment gives the value to several targets: `width = depth = 3`.
     """
 
     parent: Any
@@ -173,8 +196,10 @@ class Spot:
     others: tuple[Spot, ...] = ()
     owner: str = ""
     is_default: bool = False
+    is_positional: bool = False
     is_numbered: bool = False
     is_shared: bool = False
+    is_chained: bool = False
 
     @property
     def value(self) -> ast.expr | None:
@@ -184,7 +209,13 @@ class Spot:
 
     def put(self, value: ast.expr) -> None:
         """Replace the value's expression, also at the other positions."""
-        if isinstance(self.parent, list):
+        if self.is_chained:
+            targets, old = self.parent.targets, self.parent.value
+            if len(targets) > 1:  # width = depth = 3 becomes width, depth = 3, 3
+                self.parent.targets = [ast.Tuple(targets, ast.Store())]
+                self.parent.value = ast.Tuple([old] * len(targets), ast.Load())
+            self.parent.value.elts[self.index] = value
+        elif isinstance(self.parent, list):
             self.parent[self.index] = value
         else:
             self.parent.value = value
@@ -198,7 +229,9 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
     - A name that is assigned at the top level or in the main block has the value of its first assignment. If that is a
       number, it has the last number that is assigned to it there, and stands for all of them.
     - Any other name has the constant that a call, a dict, an item, an attribute or a class gives it: `Adam(lr=0.1)`. Without
-      one, it has the default of a function's argument: `def train(lr=0.1)`. A constant is a number, a text or a boolean.
+      one, it has the number that a call of the script's own function gives it by position: `train(30)` after
+      `def train(epochs)`. Without that, it has the default of a function's argument: `def train(lr=0.1)`. A constant is a
+      number, a text or a boolean.
     - If there are several such constants, it is unknown which one is meant, and the name is left out. But if all are the
       same number with a decimal point, it stands for all of them.
     - A constant whose name is left out has a longer name instead, with its owner, if only this constant has it:
@@ -209,7 +242,7 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
     - A whole number that one layer puts out and the next one takes in has one name, which stands for both: `Linear_2` in
       `Linear(8, 50), Linear(50, 4)`, and `size_out` in `Dense(size_in=8, size_out=50), Dense(size_in=50, size_out=4)`.
     """
-    top_level = {name: _assigned_spot(nodes) for name, nodes in _assignments(tree).items()}
+    top_level = {name: _assigned_spot(positions) for name, positions in _assignments(tree).items()}
     by_name: dict[str, list[Spot]] = {}
     by_owner_and_name: dict[tuple[str, str], list[Spot]] = {}
     for name, spot in _constant_spots(tree):
@@ -218,8 +251,8 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
             by_owner_and_name.setdefault((spot.owner, name), []).append(spot)
     unambiguous: dict[str, Spot] = {}
     for name, all_spots in by_name.items():
-        without_defaults = [spot for spot in all_spots if not spot.is_default]
-        first, *others = without_defaults or all_spots
+        least = min((spot.is_default, spot.is_positional) for spot in all_spots)
+        first, *others = [spot for spot in all_spots if (spot.is_default, spot.is_positional) == least]
         if not others or _are_same_float([first, *others]):
             unambiguous[name] = dataclasses.replace(first, others=tuple(others))
     longer_named = {
@@ -280,10 +313,52 @@ def _number(spot: Spot) -> int | None:
 
 def _constant_spots(tree: ast.Module) -> Iterator[tuple[str, Spot]]:
     """Yield each name to which a script gives a number, a text or a boolean, with the position of that value."""
+    signatures = _signatures(tree)
     for node, owner in _nodes_with_owners(tree):
-        for name, spot in _values_in(node):
+        for name, position in (*_values_in(node), *_positional_numbers(node, signatures)):
+            spot = _unwrapped(position)
             if isinstance(spot.value, ast.Constant) and isinstance(spot.value.value, (int, float, str)):
                 yield name, dataclasses.replace(spot, owner=owner, is_default=isinstance(node, ast.arguments))
+
+
+def _signatures(tree: ast.Module) -> dict[str, Sequence[str]]:
+    """Return the names of the positional arguments of a script's functions and classes, and of the methods of its objects.
+
+    The key is what is called: `train`, `Net`, and `net.fit` after `net = Net()`. One with several meanings is left out.
+    """
+    meanings: dict[str, set[tuple[str, ...]]] = {}
+    methods: dict[str, dict[str, tuple[str, ...]]] = {}  # of each class
+    top_level = set(tree.body)
+    for node in ast.walk(tree):  # the classes of a module come before the statements in its functions
+        match node:
+            case ast.ClassDef(name=name, body=body):
+                functions = [item for item in body if isinstance(item, ast.FunctionDef) and not item.decorator_list]
+                methods[name] = {function.name: _positional_names(function)[1:] for function in functions}
+                meanings.setdefault(name, set()).add(methods[name].get("__init__", ()))
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=class_name))):
+                for method, names in methods.get(class_name, {}).items():
+                    meanings.setdefault(f"{name}.{method}", set()).add(names)
+            case ast.FunctionDef(name=name) if node in top_level:  # and no method
+                meanings.setdefault(name, set()).add(_positional_names(node))
+    return {name: next(iter(signatures)) for name, signatures in meanings.items() if len(signatures) == 1}
+
+
+def _positional_names(function: ast.FunctionDef) -> tuple[str, ...]:
+    """Return the names of the positional arguments of a function."""
+    return tuple(argument.arg for argument in (*function.args.posonlyargs, *function.args.args))
+
+
+def _positional_numbers(node: ast.AST, signatures: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Spot]]:
+    """Yield the numbers that a call gives to arguments by position, with their names, except those of a class's name."""
+    if not isinstance(node, ast.Call) or not any(map(_is_number, node.args)):
+        return
+    function = ast.unparse(node.func)
+    is_class = function.rpartition(".")[2][0].isupper()  # see `first_argument_spots`
+    for index, (name, value) in enumerate(zip(signatures.get(function, ()), node.args, strict=False)):
+        if isinstance(value, ast.Starred):  # it stands for an unknown number of arguments
+            return
+        if _is_number(value) and (index or not is_class):
+            yield name, Spot(node.args, index, is_positional=True)
 
 
 def _numbered_spots(tree: ast.Module, named: Mapping[str, Spot]) -> dict[str, Spot]:
@@ -332,11 +407,11 @@ def first_argument_spots(tree: ast.Module) -> dict[str, Spot]:
     return positions
 
 
-def _assigned_spot(assignments: Sequence[ast.Assign | ast.AnnAssign]) -> Spot:
-    """Return the position of the value of a name from its assignments at the top level; for the rules see `spots`."""
-    if not _is_number(assignments[0].value):
-        return Spot(assignments[0])
-    *others, last = [Spot(node) for node in assignments if _is_number(node.value)]
+def _assigned_spot(positions: Sequence[Spot]) -> Spot:
+    """Return the position of a name's value from those of its assignments at the top level; for the rules see `spots`."""
+    if not _is_number(positions[0].value):
+        return positions[0]
+    *others, last = [spot for spot in positions if _is_number(spot.value)]
     return dataclasses.replace(last, others=tuple(others))
 
 
@@ -395,10 +470,11 @@ def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
     match node:
         case ast.keyword(arg=str(name)):  # f(lr=0.1)
             yield name, Spot(node)
-        case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)]):  # lr = 0.1; self.lr = 0.1
-            yield name, Spot(node)
-        case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(name)))]):  # params["lr"] = 0.1
-            yield name, Spot(node)
+        case ast.Assign():
+            for target, spot in _assigned(node):
+                match target:  # lr = 0.1; self.lr = 0.1; params["lr"] = 0.1
+                    case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
+                        yield name, spot
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant()):  # lr: float = 0.1
             yield name, Spot(node)
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(args=[_, *_] as call_args)):  # lr: float = Field(0.1)

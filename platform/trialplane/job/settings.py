@@ -319,7 +319,10 @@ def _python_spans(text: str) -> Iterator[tuple[str, Span]]:
         return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
     for name, spot in arguments.spots(notebook.parse(text)).items():
-        for node in (*(other.value for other in spot.others), spot.value):
+        positions = (*spot.others, spot)
+        if any(position.is_chained for position in positions):  # the text of width = depth = 3 has one value for both
+            continue
+        for node in (position.value for position in positions):
             is_literal = isinstance(node, (ast.Constant, ast.UnaryOp, ast.List, ast.Tuple))
             if is_literal and node is not None and node.end_lineno and node.end_col_offset:
                 yield name, (position(node.lineno, node.col_offset), position(node.end_lineno, node.end_col_offset))
