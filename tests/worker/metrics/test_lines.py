@@ -216,6 +216,11 @@ def test_a_text_in_an_object_moves_no_step() -> None:
         ("Validation loss at epoch 3 = 0.5", 3, {"val_loss": 0.5}),
         ("Train loss after 2 epochs: 0.3, Val loss after 2 epochs: 0.4", 2, {"train_loss": 0.3, "val_loss": 0.4}),
         ("Loss after iteration 7: nan", 7, {"Loss": math.nan}),
+        ("Val loss 11 0.5 Grad Norm 0.6 1.20s/it", 11, {"val_loss": 0.5}),
+        ("Validation loss 11: 0.5", 11, {"val_loss": 0.5}),
+        ("Loss 1: 0.5", None, {}),
+        ("Val loss 5 12.3 ms", None, {"val_loss": 5.0}),
+        ("Val loss 5 3", None, {"val_loss": 5.0}),
         ("Saved model at epoch 3: 5 files", 3, {}),
     ],
 )

@@ -50,10 +50,13 @@ _STEP_SPELLINGS = {"global_step": ("global step", "global_step"), **{name: (name
 _COUNT = re.compile(r"[\"']?\s*+(?:[:=#]\s*+)?(?:[\[(]\s*+)?(\d{1,15}(?:\.\d{1,15})?)(?!\w|\.\d)")
 _TOTAL = re.compile(r"\s*+/\s*+(\d{1,15})")
 _BRACKETS = re.compile(r"\s*+\[(\d{1,15})(?:/\d{1,15})?\]")
-# A step between a metric's name and its decimal value: `Cost after iteration 100: 0.7`, `training loss in 20 epochs: 1.4`.
+_DECIMAL = r"(?:[-+]?\d*\.\d|nan\b|[-+]?inf\b)"
+# A step between a metric's name and its decimal value: `Cost after iteration 100: 0.7`, `training loss in 20 epochs: 1.4`,
+# `loss 11 0.7`, `Validation loss 11: 0.7`, not `loss 5 12.3 ms`. In `loss 1: 0.7`, it may be the number of the loss.
 _STEP_BEFORE_VALUE = re.compile(
-    rf"\s(?:at|after|in|on|for)\s+(?:({'|'.join(STEPS)})\s+(\d{{1,15}})|(\d{{1,15}})\s+({'|'.join(STEPS)})s?)"
-    r"\s*(?=[:=]\s*(?:[-+]?\d*\.\d|nan\b|[-+]?inf\b))",
+    rf"\s(?:(?:at|after|in|on|for)\s+(?:({'|'.join(STEPS)})\s+(\d{{1,15}})|(\d{{1,15}})\s+({'|'.join(STEPS)})s?)"
+    rf"\s*(?=[:=]\s*{_DECIMAL})|(?<=loss\s)\s*+(\d{{1,15}})(?=\s+(?!\d*\.\d++\s?(?:ms|s|sec|min)\b){_DECIMAL})"
+    rf"|(?:(?<=train loss\s)|(?<=val loss\s)|(?<=validation loss\s)|(?<=test loss\s))(\d{{1,15}})(?=:\s*{_DECIMAL}))",
     re.IGNORECASE,
 )
 # The position of a batch: `Train: [1][10/50]`, `Epoch: 3 [10/50]`, `Test: [ 10/50]`, `Train: 0 [ 10/50 ( 20%)]`. In `Epoch
@@ -201,8 +204,9 @@ def _with_step_last(line: str) -> str:
     match = None if "{" in line else _STEP_BEFORE_VALUE.search(line)
     if match is None:
         return line
-    name, number_after, number_before, name_after = match.groups()
-    return f"{_STEP_BEFORE_VALUE.sub('', line)} ({name or name_after} {number_after or number_before})"
+    name, number_after, number_before, name_after, *numbers = match.groups(default="")
+    step = number_after or number_before or "".join(numbers)
+    return f"{_STEP_BEFORE_VALUE.sub('', line)} ({name or name_after or 'step'} {step})"
 
 
 def _with_averages(line: str) -> str:
