@@ -668,6 +668,23 @@ def test_no_name_is_proposed_that_is_searched_already(platform, written: Path) -
     assert "no parameter mixx; there are: mix" in told[0] and "no parameter mixx; did you mean mix?" in told[1]
 
 
+@pytest.mark.parametrize(
+    ("names", "value", "missing"),
+    [
+        ("none", "rounds = 5", "none; for a value without a name"),
+        ("none rounds", "rounds = 5", "none; there are: rounds;"),
+        ("none rounds", "rounds = 5; sys.argv[9:]", "none; there are: rounds;"),
+        ("svc__C", "svc = SVC(C=1.0)", "svc__C; did you mean C?"),
+    ],
+)
+def test_only_names_that_a_script_lacks_are_refused(platform, written: Path, names: str, value: str, missing: str) -> None:
+    (written / "fit.py").write_text(f"import sys\ndef main():\n    {value}\n    print('loss=1')\nmain()\n")
+    spaces = [word for name in names.split() for word in ("--space", f"{name}=1..9")]
+    result = platform("init", "--from", "src/fit.py", *spaces, "--no-smoke")
+    assert result.exit_code == 2 and f"fit.py has no parameter {missing}" in result.stderr, result.stderr
+    assert "assigns no single value" not in result.stderr
+
+
 SIZES = "lr = 0.1\nnet = Net(\n    Dense(size_in=10, size_out=50),\n    Dense(size_in=50, size_out=4),\n)\nprint('loss=1')\n"
 
 

@@ -106,15 +106,17 @@ def script_parameters(
         if declared.options:
             style = Style.HYDRA if declared.overrides else Style.ATTRIBUTES  # Hydra's notation: lr=0.1
             return dataclasses.replace(parsed_script, style=style), declared
+    is_searchable = bool(guess.space(parsed_script.values) or _requested_constants(parsed_script, requested, ()))
     if parsed_script.style is Style.UNKNOWN:
-        if not guess.space(parsed_script.values):
+        if not is_searchable:
             raise InputError(f"{_advice(copy)}. Nothing was changed")
         return as_globals(parsed_script), Declared(parsed_script.values)
-    if parsed_script.style is Style.GLOBALS and not guess.space(parsed_script.options):
+    if parsed_script.style is Style.GLOBALS and not is_searchable:
         if _reads_wandb_config(script_folder.source(copy.path)):
             raise InputError(f"{_advice(copy)}. Nothing was changed")
-        output.note(f"{_advice(copy)}. Until then, the job is one trial without parameters")
-        return dataclasses.replace(parsed_script, style=Style.SEARCHES), Declared()
+        if not requested:
+            output.note(f"{_advice(copy)}. Until then, the job is one trial without parameters")
+            return dataclasses.replace(parsed_script, style=Style.SEARCHES), Declared()
     if parsed_script.style is Style.COMMAND and parsed_script.config:  # a settings file that the command names
         in_command = _options_in_command(parsed_script, Declared())
         in_file = {option.name: option for option in parsed_script.options if option.name not in in_command}
@@ -1031,7 +1033,7 @@ def _names_with_hints(
     for name in unknown_names:
         remark = _remark_on(name, declared)
         longer_names = _longer_names(name, known_names)
-        last_part = name.rpartition(".")[2]
+        last_part = re.split(r"\.|__", name)[-1]  # of `svc.C`, or `svc__C` of a pipeline
         all_names = errors.nearest("", known_names)  # "there are …", which is printed once
         if name in in_files:
             names_with_hints.append(f"{name}; {in_files[name].file} has {in_files[name].key}")
@@ -1039,7 +1041,7 @@ def _names_with_hints(
             names_with_hints.append(remark)
         elif longer_names:
             names_with_hints.append(f"{name}, but several: {' or '.join(longer_names)}")
-        elif last_part in known_names:  # the file has only one value of this name
+        elif last_part in known_names:  # the file or the script has only one value of this name
             names_with_hints.append(f"{name}; did you mean {last_part}?")
         elif _is_similar(name, other_names):
             names_with_hints.append(f"{name}; {errors.nearest(name, other_names)}")
