@@ -196,6 +196,38 @@ def test_a_metric_that_the_job_names_is_not_that_of_the_training_set_behind_its_
     assert parse("accuracy on the test: 0.6").metrics["accuracy"] == 0.6
 
 
+@pytest.mark.parametrize(
+    ("line", "metrics"),
+    [
+        ("Train/Val loss: 0.500/0.600", {"train_loss": 0.5, "val_loss": 0.6}),
+        ("Train / Test mse: 1.000 / 0.950.", {"train_mse": 1.0, "test_mse": 0.95}),
+        ("train, test error: .5, .6", {"train_error": 0.5, "test_error": 0.6}),
+        ("Epoch 3: train, val and test mse: .5 .6 .7", {"train_mse": 0.5, "val_mse": 0.6, "test_mse": 0.7}),
+        ("Train and val loss = 95.0 % | 85.0 %", {"train_loss": 95.0, "val_loss": 85.0}),
+        ("Precision / Recall / F1: 0.70 / 0.60 / 0.65", {"Precision": 0.7, "Recall": 0.6, "F1": 0.65}),
+        ("precision, recall, f1 = 0.70 0.60 0.65", {"precision": 0.7, "recall": 0.6, "f1": 0.65}),
+        ("Test loss, test acc: [0.3, 0.9]", {"test_loss": 0.3, "test_acc": 0.9}),
+        ("loss (train/val): .5 / .6", {"train_loss": 0.5, "val_loss": 0.6}),
+        ("Loss: .5 / .6 (train / val)", {"train_Loss": 0.5, "val_loss": 0.6}),
+        ("Train/Val loss: 0.5 / 0.6 / 0.7", {}),
+        ("Loss: 0.5 / 0.6 / 0.7 (train / val)", {}),
+        ("val/mae: 0.9 / 0.8", {"val/mae": 0.9}),
+        ("Test set, correct: 98/100", {"test_correct": 0.98}),
+        ("images/s: 5.5 6.5", {"images/s": 5.5}),
+        ("Epoch 3, mae: 0.5, f1: 0.6", {"mae": 0.5, "f1": 0.6}),
+        ("mae, f1: 0.5 0.6 0.7", {"f1": 0.5}),
+        ("strides, shape: [3, 224]", {}),
+        ("mae (train): 0.9, mae (test): 0.8", {"train_mae": 0.9, "test_mae": 0.8}),
+        ("accuracy (train): 0.9, accuracy (test): 0.8", {"train_accuracy": 0.9, "accuracy": 0.8}),
+        ("F1-score (macro): 0.8, F1-score (micro) = 0.9", {"F1-score-macro": 0.8, "F1-score-micro": 0.9}),
+        ("accuracy (weighted): 0.8", {"accuracy-weighted": 0.8, "accuracy": 0.8}),
+        ("time (s): 3", {}),
+    ],
+)
+def test_names_and_values_belong_together_by_their_positions(line: str, metrics: dict[str, float]) -> None:
+    assert lines.LineParser((), Names(NAMES)).parse(line).metrics == metrics
+
+
 def test_a_value_may_follow_of_and_precede_its_name() -> None:
     parse = lines.LineParser((), Names(("roc_auc",))).parse
     assert parse("INFO:nets.train:Has a training score of 0.98 roc_auc").metrics == {"roc_auc": 0.98}
@@ -413,7 +445,9 @@ def test_any_line_is_read(text: str) -> None:
     assert all(isinstance(value, float) for value in found.metrics.values())
 
 
-@pytest.mark.parametrize("text", ["1 epoch", "1 val_loss", "1 accuracy", "1 loss:", "1 loss: 3/", "step "])
+@pytest.mark.parametrize(
+    "text", ["1 epoch", "1 val_loss", "1 accuracy", "1 loss:", "1 loss: 3/", "step ", "1 x: 1", "1 x, y: 1 2"]
+)
 def test_padding_costs_no_time(text: str) -> None:
     """Expressions that try each length of the padding would take minutes."""
     parse = lines.LineParser((), Names(NAMES)).parse

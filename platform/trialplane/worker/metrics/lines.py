@@ -141,7 +141,7 @@ class LineParser:
             return self._names.split_record(dict(_pattern_pairs(self._patterns, line)))
         if line.lstrip().startswith("{") and (record := objects.json_numbers(line)) is not None:
             return self._record_metrics(record, line)
-        line = _with_averages(_with_step_last(line))
+        line = pairs.with_pairs(_with_averages(_with_step_last(line)))
         if (averages := _AVERAGES.match(line)) is not None:
             return self._names.split_record(dict(_report_averages(averages)))
         if "Average " in line and (coco := _COCO.search(line)) is not None:

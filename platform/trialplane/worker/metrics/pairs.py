@@ -30,6 +30,22 @@ _DATA_SET_BEFORE = re.compile(rf"(?<!\w){DATA_SET}[\s_-]*$")
 _BOUND_BEFORE = re.compile(
     r"(?<!\w)(?:from|than|until|below|above|under)\s+(?:(?:the|best|last|previous)\s+)*$", re.IGNORECASE
 )
+# A set of data or an average in parentheses behind a name: `accuracy (test): 0.9`, `F1 (macro) = 0.8`.
+_IN_PARENTHESES = re.compile(rf"(?<=[\w-]) ?\((?:({DATA_SET})|(macro|micro|weighted|samples))\)(?=\s?[:=])")
+# Several values: those of `train/val loss: 0.5 / 0.6`, `precision, recall = 0.7 0.6`, `loss, acc: [0.5, 0.9]`, and with
+# their sets of data behind them, `loss: 0.5/0.6 (train/val)`.
+_ONE_OF_VALUES = rf"{NUMBER}(?![\w:]|[.-]\d)(?:\s?%)?"
+_VALUES = re.compile(
+    rf"[:=]\s*+(?:\[\s*+(?=\d*\.))?({_ONE_OF_VALUES}(?:(?:\s*+(?:[/,|&]|and\b|-(?=\s))\s*+|\s++){_ONE_OF_VALUES})++)"
+    rf"(?:\s?\(({DATA_SET}(?:\s?[/,]\s?{DATA_SET})+)\))?"
+)
+# Names before a sign and several values: `train/val loss`, `precision, recall`, `loss (train/val)`.
+_BETWEEN_NAMES = r"(?:\s*+(?:/|,(?:\s*+and(?=\s))?)\s*+|\s++(?:and|&)\s++)"
+_ONE_OF_NAMES = rf"(?:{DATA_SET}[ _])?(?!and\s)[^\W\d][\w.@-]*+"
+_NAMES = re.compile(rf"(?<![\w./@-])({_ONE_OF_NAMES}(?:{_BETWEEN_NAMES}{_ONE_OF_NAMES}){{0,5}}+)\s?\)?\s*$")
+_LONGEST_NAMES = 100  # characters
+_LAST_SET = re.compile(rf"({DATA_SET})[ _](.+)")
+_FRACTION = re.compile(r"\d+\s*/\s*\d+")
 
 
 class _Pair(NamedTuple):
@@ -95,6 +111,47 @@ def pairs_of(line: str, names: Names, headings: Sequence[Heading]) -> dict[str, 
             value /= int(pair.total)
         numbers.setdefault(name, value)
     return numbers
+
+
+def with_pairs(line: str) -> str:
+    """Return `train loss: 0.5, val loss: 0.6` for `train/val loss: 0.5/0.6`, `acc test: 0.9` for `acc (test): 0.9`.
+
+    Sets of data without a value each have none: `train/val loss` for `train/val loss: 0.5 / 0.6 / 0.7`.
+    """
+    if "(" in line:
+        line = _IN_PARENTHESES.sub(lambda match: f" {match[1]}" if match[1] else f"-{match[2]}", line)
+    parts, end = [], 0
+    for match in _VALUES.finditer(line):
+        names_match = _NAMES.search(line, max(end, match.start() - _LONGEST_NAMES), match.start())
+        if names_match and (pairs := _pairs_in_order(names_match[1], *match.groups(default=""))):
+            parts += [line[end : names_match.start()], pairs]
+            end = match.end()
+    return "".join([*parts, line[end:]])
+
+
+def _pairs_in_order(names_text: str, values_text: str, sets_text: str) -> str:
+    """Return pairs of names and values by their positions; "" if the names are not several, or not as many as values.
+
+    Of sets of data that are not as many as values, return the names alone.
+
+    Args:
+        names_text: Names before the values, the last one perhaps only with a set of data, as `train/val loss`.
+        values_text: Values.
+        sets_text: Sets of data behind the values of one name; "" without any.
+    """
+    names, values = re.split(_BETWEEN_NAMES, names_text), re.findall(NUMBER, values_text)
+    last_set = _LAST_SET.fullmatch(names[-1])
+    if sets_text:
+        names = [f"{data_set} {names_text}" for data_set in re.split(r"\s?[/,]\s?", sets_text)]
+    elif last_set and all(map(is_data_set, names[:-1])):
+        names = [f"{data_set} {last_set[2]}" for data_set in (*names[:-1], last_set[1])]
+    elif not all(map(is_data_set, names)) and (
+        any(map(is_data_set, names)) or bool(_FRACTION.fullmatch(values_text)) or ("/" in names_text) > ("/" in values_text)
+    ):
+        return ""  # in `val/acc: 0.9/0.8`, `test, correct: 98/100`, and `images/s: 5 6` the names are not several
+    if len(names) != len(values) or len(names) < 2:
+        return names_text if sets_text or (last_set and len(names) > 1) else ""
+    return ", ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True))
 
 
 def _label_before(position: int, line: str, names: Names) -> str:
