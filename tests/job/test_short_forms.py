@@ -19,6 +19,7 @@ from trialplane.worker.metrics import names
     [
         ("lr=1e-5..1e-2:log", "lr", {"type": "float", "low": 1e-5, "high": 1e-2, "log": True}),
         ("layers=2..6", "layers", {"type": "int", "low": 2, "high": 6, "log": False}),
+        ("net:layers=2..6", "net:layers", {"type": "int", "low": 2, "high": 6, "log": False}),
         ("width=64..512:64", "width", {"type": "int", "low": 64, "high": 512, "log": False, "step": 64}),
         ("n=1..1000:log", "n", {"type": "int", "low": 1, "high": 1000, "log": True}),
         ("drop=0..0.5:0.1", "drop", {"type": "float", "low": 0.0, "high": 0.5, "log": False, "step": 0.1}),

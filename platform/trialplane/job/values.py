@@ -280,8 +280,8 @@ Quantity = Annotated[
     ),
 ]
 Plain = Annotated[Any, BeforeValidator(lambda value: _without_tuples(_check_json(value)))]
-# Name of a parameter. Keys of a configuration have dots and slashes. + and ++ add a key in Hydra's grammar.
-NAME = r"\+{0,2}[A-Za-z_][A-Za-z0-9_-]*(?:[./][A-Za-z0-9_-]+)*"
+# Name of a parameter. Keys of a configuration have dots, slashes and colons. + and ++ add a key in Hydra's grammar.
+NAME = r"\+{0,2}[A-Za-z_][A-Za-z0-9_-]*(?:[./:][A-Za-z0-9_-]+)*"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 Function = Annotated[str, Field(pattern=f"^{FUNCTION}$")]
 Entrypoint = Annotated[str, Field(pattern=f"^(?:(?:{'|'.join(program.STYLES)}):)?{FUNCTION}$")]

@@ -161,7 +161,7 @@ _PATTERN_MESSAGES = {
     "name": "the folder's name must be lower-case letters, digits, - and _, at most 63, for it names the job",
     "resume": "must be the name of a run, as `platform list` shows them",
     "checkpoints": "must name a place as fsspec does: s3://bucket/path, gs://bucket/path",
-    "space": "a parameter's name is letters, digits, _ and -, with . or / between them; "
+    "space": "a parameter's name is letters, digits, _ and -, with ., / or : between them; "
     "a space in code is module:function, as in space:define",
 }
 
