@@ -420,7 +420,7 @@ def test_the_one_metric_with_the_words_of_a_missing_one_stands_for_it(
     assert outcome.metrics.get("test_acc") == value
     if value is not None:
         assert outcome.state is TrialState.COMPLETE
-        assert outcome.message == "test_acc is the last test/accuracy, a name with the same words"
+        assert outcome.message == "test_acc is the last test/accuracy, a similar name"
 
 
 def test_the_last_value_of_a_metric_with_the_same_words_does_not_stand_for_the_best_one(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from trialplane.training.steps import folders
 from trialplane.wire import paths, records
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import outcomes, stopping, trial
-from trialplane.worker.metrics.names import same_words
+from trialplane.worker.metrics.names import similar_name
 from trialplane.worker.metrics.reader import Reader
 from trialplane.worker.running import DecidedEnd, Failure, RunningTrial
 
@@ -99,10 +99,10 @@ def _completed_outcome(running: RunningTrial, outcome: records.TrialOutcome, rea
     for name in running.request.metrics:
         # Of a metric whose best report counts, the last value is not enough.
         needs_last_value = name not in metrics and name not in running.request.reported
-        other_name = same_words(name, metrics) if needs_last_value else ""
+        other_name = similar_name(name, metrics) if needs_last_value else ""
         if other_name:
             metrics[name] = metrics[other_name]
-            renamings.append(f"{name} is the last {other_name}, a name with the same words")
+            renamings.append(f"{name} is the last {other_name}, a similar name")
     for name in running.request.reported:  # the best report counts, so a training that diverges at its end has a value
         if name in reader.finite and not _is_finite(metrics, name):
             metrics[name] = reader.finite[name]

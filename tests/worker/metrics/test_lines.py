@@ -317,6 +317,7 @@ def test_the_last_words_of_a_metrics_name_are_no_other_metric(line: str, others:
     [
         (" * Acc@1 55.200 Acc@5 80.100", "Acc_1", 55.2),
         (" * Acc@1 55.200 Acc@5 80.100", "acc 5", 80.1),
+        (" * Acc@1 55.200 Acc@5 80.100", "acc5", 80.1),
         ("Epoch: [0][10/391]\tLoss 2.3e+00 (2.4e+00)\tAcc@1  10.16 ( 10.5)", "acc-1", 10.5),
         ("[1]\tvalid_0's l2: 0.25\tvalid_1's l2: 0.5", "valid_0_l2", 0.25),
         ("[1]\tvalid_0's l2: 0.25\tvalid_1's l2: 0.5", "valid_1_s_l2", 0.5),

@@ -12,6 +12,7 @@ from tests.worker.metrics.conftest import STDOUT, Trial
 
 from trialplane.job.program import MetricSource
 from trialplane.worker.metrics import elsewhere
+from trialplane.worker.metrics.names import similar_name
 
 
 def test_what_is_missing_is_told_with_what_was_found(tmp_path: Path) -> None:
@@ -26,6 +27,22 @@ def test_what_is_missing_is_told_with_what_was_found(tmp_path: Path) -> None:
         "no acc in its output or m.csv; found were loss (0.5): name one of these, or write metrics.pattern; "
         "see `platform docs scripts`"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics", "similar"),
+    [
+        ("mAP_0.5", ("metrics/mAP_0.5", "metrics/mAP_0.5_0.95"), "metrics/mAP_0.5"),
+        ("val_loss", ("a/val_loss", "Loss/validation"), "Loss/validation"),
+        ("acc1", ("Acc_1", "Acc_5"), "Acc_1"),
+        ("loss", ("a/loss", "b/loss"), ""),
+        ("loss", ("train/loss",), ""),
+    ],
+)
+def test_one_metric_with_the_words_of_a_name_or_behind_a_slash_is_similar(
+    name: str, metrics: tuple[str, ...], similar: str
+) -> None:
+    assert similar_name(name, metrics) == similar
 
 
 def test_what_was_reported_is_told_too(tmp_path: Path) -> None:

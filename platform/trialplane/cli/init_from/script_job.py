@@ -28,7 +28,7 @@ from trialplane.job.program import MetricSource
 from trialplane.wire import declared as declared_arguments
 from trialplane.wire import escapes
 from trialplane.wire.declared import Declared, Option
-from trialplane.worker.metrics.names import same_words
+from trialplane.worker.metrics.names import similar_name
 
 _MOST_PARAMS = 40  # a script with more arguments has those as comments that are neither searched nor required
 _MOST_SHOWN = 4  # options in a message that could be searched, or metrics in one that are not read
@@ -810,7 +810,7 @@ def _requested_objective(job: ScriptJob, requested: Mapping[str, str], result: s
         source, name = same[0]
         reason = "as requested, the number that it prints without a name" if source.pattern else "as requested"
         return Objective(source, {**requested, "metric": name}, reason)
-    if other_name := same_words(metric, (name for _, name in shown)):  # val_loss for loss/val
+    if other_name := similar_name(metric, [name for _, name in shown]):  # val_loss for loss/val
         source = next(source for source, name in shown if name == other_name)
         return Objective(source, {**requested, "metric": other_name}, f"{metric} by another name")
     only_source = next(iter(result.metrics)) if len(result.metrics) == 1 else smoke.STDOUT

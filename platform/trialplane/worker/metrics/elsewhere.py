@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trialplane.job.program import MetricSource
-from trialplane.worker.metrics.names import LineMetrics, same_words
+from trialplane.worker.metrics.names import LineMetrics, similar_name
 from trialplane.worker.metrics.tails import LAST, Source, Tail
 
 _TEXT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".log")
@@ -70,7 +70,7 @@ def advice(
             remedy = "print the metric, or for a script write `capture: wandb`"
             other_advice.setdefault("wandb", f"{path} is W&B's, which is not read: {remedy}")
             continue
-        read_names = [name if name in values else same_words(name, values) for name in names]
+        read_names = [name if name in values else similar_name(name, values) for name in names]
         missing_values = {name: values[name] for name in read_names if name}
         shown_values = list((missing_values or values).items())[:_MAX_NAMES]
         shown = ", ".join(f"{name} ({value:g})" for name, value in shown_values)

@@ -184,8 +184,9 @@ def words_of(name: str) -> list[str]:
 
 
 def spelling(name: str) -> str:
-    """Return an expression that matches a name with any signs between its words."""
-    return r"(?:['’]s\b)?[\s_./@'’-]*".join(map(re.escape, words_of(name)))
+    """Return an expression that matches a name with any signs between its words: `acc1` also as `Acc@1`."""
+    words = (re.sub(r"(?<=[^\W\d])(?=\d)", "@?", word) for word in words_of(name))
+    return r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
 
 
 def same_words(name: str, metrics: Iterable[str]) -> str:
@@ -194,9 +195,18 @@ def same_words(name: str, metrics: Iterable[str]) -> str:
     return matches.pop() if len(matches) == 1 else ""
 
 
+def similar_name(name: str, metrics: Collection[str]) -> str:
+    """Return the metric with the words of a name, or else the one that has the name behind a slash; "" without one.
+
+    It is `metrics/mAP_0.5` for `mAP_0.5`, but none of training data.
+    """
+    behind_slash = [metric for metric in metrics if metric.endswith(f"/{name}") and _words(metric).isdisjoint(TRAINING_SETS)]
+    return same_words(name, metrics) or (behind_slash[0] if len(behind_slash) == 1 else "")
+
+
 def _words(name: str) -> frozenset[str]:
-    """Return the words of a metric's name in lower case, each in its shortest usual form."""
-    return frozenset(_SHORT_WORDS.get(word, word) for word in words_of(name.lower()))
+    """Return the words and numbers of a metric's name in lower case, each in its shortest usual form."""
+    return frozenset(_SHORT_WORDS.get(word, word) for word in re.findall(r"[^\W\d_]+|\d+", name.lower()))
 
 
 def _is_of_training(name: str) -> bool:
