@@ -546,7 +546,22 @@ def test_a_folder_above_that_a_command_names_is_told(platform, written: Path, mo
 def test_another_program_is_told_how_it_is_given(platform, written: Path) -> None:
     write(written, {"fit.R": "lr <- 0.1\n"})
     result = platform("init", "--from", str(written / "fit.R"))
-    assert result.exit_code == 2 and "`platform init --from 'Rscript fit.R --lr 0.1'`" in result.stderr
+    assert result.exit_code == 2 and "`platform init --from 'Rscript fit.R'`" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "command"),
+    [
+        ("lr <- 0.1\nn <- 5\n", "fit.R", "Rscript fit.R"),
+        ("#define lr 0.1\nint n = 5;\nint main() {}\n", "fit.c", "gcc fit.c -o fit && ./fit"),
+    ],
+)
+def test_the_numbers_of_a_program_are_parameters(platform, written: Path, text: str, name: str, command: str) -> None:
+    write(Path(), {name: text})
+    result = platform("init", "--from", command, "--space", "lr=0.01..1", "--objective", "loss:min", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    job = made(".")
+    assert set(job.search.parameters) == {"lr"} and job.arguments is not None and job.arguments.file == name
 
 
 def test_a_notebook_becomes_a_script(platform, written: Path) -> None:

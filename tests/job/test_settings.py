@@ -275,6 +275,57 @@ def test_a_number_that_a_python_module_assigns_twice_is_replaced_at_both_positio
     assert settings.replace_values(text, {"size": 8}, "a.py") == "size = 8\nlr = 0.1\nsize = 8  # of the second part\n"
 
 
+def test_a_program_in_r_stays_one() -> None:
+    text = """# eta <- 0.9
+eta <- 0.1  # f(gamma = 3)
+params <- list(
+  max_depth = 6L,
+  gamma = 0.5
+)
+params$lambda = 1
+fit(data, "a, b = 3", 'it', alpha = 0.1)
+train <- function(n = 5, m = c(1, 2)) {
+  x <- 5 + 3
+}
+steps <- 2
+steps <- 3
+years <- 2020:2024
+"""
+    assert settings.values(text, "a.R") == {"eta": 0.1, "max_depth": 6, "gamma": 0.5, "lambda": 1, "alpha": 0.1}
+    replaced = settings.replace_values(text, {"eta": 1e-05, "max_depth": 8, "alpha": 2.0}, "a.R")
+    changed = text.replace("eta <- 0.1", "eta <- 1e-05").replace("6L", "8L").replace("alpha = 0.1", "alpha = 2.0")
+    assert replaced == changed
+    for line in ("args <- commandArgs()", "library(optparse)", "Sys.getenv('eta')"):
+        assert settings.values(f"eta <- 0.1\n{line}\n", "a.R") == {}, "it may have another value"
+
+
+def test_a_program_in_c_stays_one() -> None:
+    text = """#include <stdio.h>
+#define LR 0.1f
+#define BATCH 100 /* of data */
+/* rate = 5;
+ size = 3; */
+static const float decay = 0.9f;
+int main(int argc, char **argv) {
+    double eta = 1e-3; // eta = 5;
+    for (int j = 0; j < 10; j++) { }
+    float w[2] = {1, 2};
+    printf("%d, b = 3", 3);
+    if (size == 4) x += 2;
+}
+"""
+    assert settings.values(text, "a.c") == {"LR": 0.1, "BATCH": 100, "decay": 0.9, "eta": 0.001}
+    replaced = settings.replace_values(text, {"LR": 1e-05, "BATCH": 8, "eta": 0.5}, "a.c")
+    assert replaced == text.replace("0.1f", "1e-05f").replace("100", "8").replace("1e-3", "0.5")
+    for line in ("#ifndef LR", "n = atoi(argv[1]);"):
+        assert settings.values(f"#define LR 0.1\n{line}\n", "a.c") == {}, "it may have another value"
+
+
+@pytest.mark.parametrize("part", ["'", '"\\', "/*", "a$", "(a=", "function ", "int ", "#define ", ",a=", " "])
+def test_a_long_program_takes_linear_time(part: str) -> None:
+    assert not settings.spans(part * 16_000 + "+", "a.c")
+
+
 def test_one_text_for_several_names_of_a_python_module_stays() -> None:
     text = "size, lr = 1, 0.1\nwidth = depth = 3\nwidth = 4\n"
     assert settings.values(text, "a.py") == {"size": 1, "lr": 0.1}

@@ -548,7 +548,8 @@ def with_default(option: Option, text: str) -> Option:
 def no_parameters_error(command: str, started_commands: Sequence[str] = ()) -> SpecError:
     """Return the error for a command line without parameters. It suggests the commands that its shell script starts."""
     example = "python train.py --lr 0.1"
-    remedy = f"write `--lr 0.1`, `lr=0.1` or {{lr=0.1}} where a value goes, as in `platform init --from '{example}'`"
+    remedy = "write `--lr 0.1`, `lr=0.1` or {lr=0.1} where a value goes that the program reads"
+    remedy = f"{remedy}, as in `platform init --from '{example}'`"
     remedy = started_remedy(started_commands) or remedy
     return SpecError([Issue(("command",), f"has no named numbers that could be parameters; {remedy}", source=command)])
 

@@ -1,9 +1,10 @@
 """Reads the values of a program's settings file, and replaces some of them in its text.
 
-A settings file is YAML, JSON, TOML, INI or gin; a Python module with the values at its top level; or a shell script with
-values in assignments and in the options of its commands. The suffix of its name says which, or else its text: YAML, JSON,
-TOML, or lines such as `lr=0.1`, as in INI. `spans` returns the position of each value in the text. So
-`replace_values` changes only the values, and comments and everything else stay as they are. Pure.
+A settings file is YAML, JSON, TOML, INI or gin; a Python module with the values at its top level; a shell script with
+values in assignments and in the options of its commands; or a program in R or C with numbers in assignments. The suffix of
+its name says which, or else its text: YAML, JSON, TOML, or lines such as `lr=0.1`, as in INI. `spans` returns the position
+of each value in the text. So `replace_values` changes only the values, and comments and everything else stay as they are.
+Pure.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ import yaml
 from trialplane.job import arguments, notebook
 
 SHELLS = (".sh", ".bash")
+_PROGRAMS = (".R", ".r", ".c", ".cc", ".cpp")
+CODE = (*SHELLS, *_PROGRAMS)
 _PYTHON = ".py"
 _LINE_SUFFIXES = (".toml", ".ini", ".cfg", ".conf", ".gin")  # formats with sections in brackets and a value in a line
-SUFFIXES = (".yaml", ".yml", ".json", *_LINE_SUFFIXES, _PYTHON, *SHELLS)
+SUFFIXES = (".yaml", ".yml", ".json", *_LINE_SUFFIXES, _PYTHON, *CODE)
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 # LR=0.1 at the beginning of a line, and --lr 0.1, --lr=0.1, -l 0.1, train.lr=0.1, "lr=0.1,n=2", SOLVER.LR 0.1, {"lr": 0.1}
 # anywhere.
@@ -51,6 +54,21 @@ _SETS = re.compile(
     rf"(?<!\S)(?P<flag>--[A-Za-z][\w.-]*+)(?=[\s=]|$)|(?<![\w.-])(?P<key>[A-Za-z_][\w.]*+)(?:=|(?= +{NUMBER}(?!\S)))"
 )
 _OF_CONFIG = re.compile(r"^(?:config|cfg|conf|settings|h?params|args)\.")  # --config.lr, which is lr of the file
+# eta <- 0.1, params$eta = 0.1, const float lr = 0.1f; and #define LR 0.1 at the beginning of a line; f(x, eta = 0.1)
+# anywhere.
+_NUMBER_IN_PROGRAM = re.compile(
+    rf"""(?:^[ \t]*+(?:\#define[ \t]++(?P<macro>[A-Za-z_]\w*+)[ \t]++"""
+    rf"""|(?:(?:static|const|unsigned|long|short|int|float|double|size_t)[ \t]++)*+(?:[A-Za-z_.][\w.]*+\$)?+"""
+    rf"""(?P<variable>[A-Za-z_.][\w.]*+)[ \t]*+(?:<-|=)[ \t]*+)|[(,][ \t]*+(?P<key>[A-Za-z_.][\w.]*+)[ \t]*+=[ \t]*+)"""
+    rf"""(?P<value>{NUMBER})(?=[fFLuU]?+[ \t]*+(?:[,;)\r]|$))""",
+    re.MULTILINE,
+)
+# What is not read there: comments, texts, and the defaults of R's functions: function(eta = 0.1) {.
+_NO_CODE = re.compile(
+    r"""//[^\n]*+|\#(?!define\b)[^\n]*+|/\*(?s:.*?)(?:\*/|\Z)|"(?:[^"\\\n]|\\.)*+"?|'(?:[^'\\\n]|\\.)*+'?|\bfunction\b[^{]*+"""
+)
+# What may give numbers of such a program other values: arguments, environment variables, and gcc -DLR=0.1.
+_READS_ARGUMENTS = re.compile(r"commandArgs|optparse|argparse|docopt|getopt|argv\[|getenv|#[ \t]*ifndef", re.IGNORECASE)
 # Sections of which a file often has several, each with a setting of the same name: actor.lr and critic.lr.
 _ONE_OF_SEVERAL = re.compile(
     r"(?:^|[._])(?:actor|critic|policy|value|generator|discriminator|encoder|decoder|backbone|head|teacher|student|source|target|"
@@ -107,7 +125,7 @@ def _suffix(text: str, name: str) -> str:
 def _named_spans(text: str, suffix: str) -> list[tuple[str, Span]]:
     """Return the name and the position of each value in the format of a suffix, see `spans`.
 
-    In Python and a shell script, a name may have several positions.
+    In code, a name may have several positions.
 
     Raises:
         ValueError: See `spans`.
@@ -120,6 +138,9 @@ def _named_spans(text: str, suffix: str) -> list[tuple[str, Span]]:
             words = _matches_by_name(_WORD_OF_NAME, text)
             words_without_number = {key: matches for key, matches in words.items() if key not in numbers}
             return [*_unambiguous(numbers), *_unambiguous(words_without_number)]
+        if suffix in _PROGRAMS:
+            code = "" if _READS_ARGUMENTS.search(text) else _NO_CODE.sub(lambda match: _blank(match[0]), text)
+            return _unambiguous(_matches_by_name(_NUMBER_IN_PROGRAM, code))
         if suffix == ".toml":
             data = tomllib.loads(text)
             # A line of a multi-line string may look like a value, but the file has no such key.
@@ -145,7 +166,12 @@ def _as_yaml(text: str, suffix: str) -> str:
     if suffix != ".json":
         return text
     # `_OF_JSON` also matches strings, which stay as they are: "http://…" has no comment.
-    return _OF_JSON.sub(lambda match: re.sub(r"[^\n]", " ", match[0]) if match["blank"] else match[0], text)
+    return _OF_JSON.sub(lambda match: _blank(match[0]) if match["blank"] else match[0], text)
+
+
+def _blank(text: str) -> str:
+    """Return spaces in place of a text, with its line breaks."""
+    return re.sub(r"[^\n]", " ", text)
 
 
 def named_numbers(text: str) -> Iterator[tuple[str, Span]]:
@@ -163,7 +189,7 @@ def _matches_by_name(pattern: re.Pattern[str], text: str) -> dict[str, list[re.M
     matches_by_name: dict[str, list[re.Match[str]]] = {}
     for match in pattern.finditer(text):
         before_value = text[: match.start("value")].rpartition("\n")[2]  # in its line
-        is_comment = before_value.lstrip().startswith("#")
+        is_comment = before_value.lstrip().startswith("#") and not match.groupdict().get("macro")  # of #define
         if not is_comment:
             # Each notation, such as --lr 0.1 and LR=0.1, has its own group for the name.
             name = next(part for group, part in match.groupdict().items() if part and group not in ("value", "quote"))
@@ -280,7 +306,7 @@ def _new_text(value: Any, suffix: str, old: str, before: str) -> str:
         return _shell_text(value, old, before)
     if suffix in (".ini", ".cfg", ".conf"):
         return _quoted_as(old, _ini_text(value))
-    if suffix in (_PYTHON, ".gin"):
+    if suffix in (_PYTHON, ".gin", *_PROGRAMS):
         return repr(value)
     return _toml_text(value) if suffix == ".toml" else _yaml_text(value)
 

@@ -112,6 +112,11 @@ def _unusable_error(file: Path) -> InputError:
             "was changed"
         )
     runner = _RUNNERS.get(file.suffix.lower(), "./{name}").format(name=file.name)
+    if file.suffix.lower() in _RUNNERS and script.settings_options(script_folder.source(file), file.name):
+        return InputError(
+            f"{file} has numbers that could be parameters; give the command that you type today, in quotes, in its folder: "
+            f"`{INIT} '{runner}'`; nothing was changed"
+        )
     return InputError(
         f"{file} is not a Python script, a notebook, a shell script, a Makefile, an MLproject or a {dvc.FILE}; for "
         "another program, give the command that you type today, in quotes, with its numbers, in its folder: "

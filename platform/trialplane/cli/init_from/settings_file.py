@@ -239,7 +239,7 @@ def _may_have_settings(file: Path) -> bool:
 
 def is_configuration(file: Path, folder: Path) -> bool:
     """Return whether a small file of a project may have settings besides code, by its path in the folder of the project."""
-    is_data = file.name.endswith(settings.SUFFIXES) and file.suffix not in (".py", *settings.SHELLS)
+    is_data = file.name.endswith(settings.SUFFIXES) and file.suffix not in (".py", *settings.CODE)
     return _has_config_path(file.relative_to(folder)) and is_data and file.is_file() and file.stat().st_size <= _MOST_BYTES
 
 
@@ -330,9 +330,7 @@ def _configurations(folder: Path) -> Iterator[PurePath]:
         entries_left -= len(names) + len(file_names)
         if entries_left < 0:
             break
-    yield from sorted(
-        (file for file in files if file.suffix not in settings.SHELLS), key=lambda file: (len(file.parts), file)
-    )
+    yield from sorted((file for file in files if file.suffix not in settings.CODE), key=lambda file: (len(file.parts), file))
 
 
 def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:
