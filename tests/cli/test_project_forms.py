@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -385,3 +386,19 @@ def test_each_form(platform, workplace: Path, monkeypatch: pytest.MonkeyPatch, f
     job = made()
     assert set(job.search.parameters) == searched
     assert set(expected) <= {*given(job), *(job.command or ())}, (job.command, given(job))
+
+
+@pytest.mark.parametrize(
+    ("folder", "typed"),
+    [(".", "python tools/fit.py --lr 0.2"), (".", "tools/fit.py"), ("tools", "python fit.py --lr 0.2")],
+)
+def test_a_path_that_a_job_sets_keeps_the_folders_of_the_users(
+    platform, workplace: Path, monkeypatch: pytest.MonkeyPatch, folder: str, typed: str
+) -> None:
+    fit = "import mine, second\nfrom lib.options import get_parser\n" + PARSE
+    files = {"lib/options.py": PARSER, "tools/fit.py": fit, "own/second.py": ""}
+    other, own = write(workplace / "other", {"mine.py": ""}), write(workplace / "src", files) / "own"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(other), str(own), ""]))
+    monkeypatch.chdir(workplace / "src" / folder)
+    result = platform("init", "--from", typed)
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output

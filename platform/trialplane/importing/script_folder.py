@@ -83,6 +83,7 @@ class Start:
             path = [entry for entry in path if entry != "."]
         env_words = ["-C", self.cwd] if self.cwd != "." else []
         if path:
+            path += exported_path(self.folder, self.folder / self.cwd)
             env_words.append(f"PYTHONPATH={os.pathsep.join(dict.fromkeys(path))}")
         env_words += variables
         # Those of Python.
@@ -99,6 +100,20 @@ class Start:
     def words(self, name: str) -> list[str]:
         """Return the command line that starts the script, also if a job needs no command for it."""
         return self.command(name) or ["python", name]
+
+
+def exported_path(folder: Path, cwd: Path) -> list[str]:
+    """Return the folders in the user's PYTHONPATH, which that of a job's command would replace.
+
+    Those in the job's folder are relative to the working directory of the command.
+    """
+    return [os.path.relpath(entry, cwd) if entry.is_relative_to(folder) else str(entry) for entry in _exported()]
+
+
+def _exported() -> list[Path]:
+    """Return the folders in the user's PYTHONPATH, of which an empty one is the working directory."""
+    path = os.environ.get("PYTHONPATH")
+    return [Path(entry).resolve() for entry in path.split(os.pathsep)] if path else []
 
 
 def start(file: Path, parsed_script: Script, text: str) -> Start:
@@ -311,8 +326,7 @@ def exists(path: Path) -> bool:
 
 def is_installed(name: str) -> bool:
     """Return whether a module can be imported here, and not only from a folder of the project in PYTHONPATH."""
-    entries = map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    of_project = (entry for entry in entries if entry.resolve().is_relative_to(Path.cwd()))
+    of_project = (entry for entry in _exported() if entry.is_relative_to(Path.cwd()))
     return _installed_spec(name) is not None and not any(has_module(entry, name) for entry in of_project)
 
 

@@ -128,7 +128,9 @@ def missing_python_path(command_line: str, call: script.Call, request: Request) 
     # Python imports from the folder of a script, or from the working directory for a module.
     known_root = call_folder if call.module else file.parent
     needed = [root for root in roots if root != known_root and not _is_installed_instead(root, parsed_script)]
-    return os.pathsep.join(dict.fromkeys(shlex.quote(os.path.relpath(root, call_folder)) for root in needed))
+    path = [os.path.relpath(root, call_folder) for root in needed]
+    path += script_folder.exported_path(Path.cwd(), call_folder) if path else []
+    return os.pathsep.join(dict.fromkeys(map(shlex.quote, path)))
 
 
 def _is_installed_instead(root: Path, parsed_script: Script) -> bool:
@@ -251,7 +253,8 @@ def _module_above_error(
     elif typed_values:  # an export before it would have no effect
         with_root = _PYTHONPATH.sub(lambda match: f"PYTHONPATH={relative_root}{os.pathsep}{match[1]}", command_line)
     else:
-        with_root = f"export PYTHONPATH={relative_root} && {command_line or 'COMMAND'}"
+        exported = map(shlex.quote, script_folder.exported_path(common_folder, call_folder))
+        with_root = f"export PYTHONPATH={os.pathsep.join((relative_root, *exported))} && {command_line or 'COMMAND'}"
     reason += ", outside of this folder"
     if script_folder.has_unrelated_files(common_folder):  # it cannot be the folder of a job
         absolute_path = os.pathsep.join([shlex.quote(str(root)), *typed_values[-1:]])

@@ -902,7 +902,8 @@ def _probe_arguments(
     """
     declared_file = copy.scratch / "declared.json"
     variables = {**typed_variables, **copy.secrets, **_probe_environment(copy.scratch)}
-    python_path = [typed_variables.get("PYTHONPATH", ""), *(str(copy.folder / entry) for entry in copy.start.path)]
+    exported = os.environ.get("PYTHONPATH", "")
+    python_path = [typed_variables.get("PYTHONPATH", exported), *(str(copy.folder / entry) for entry in copy.start.path)]
     if any(python_path):
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, python_path))
     command = [sys.executable, "-P", "-m", "trialplane.worker.setup.declaring", str(copy.path), str(declared_file)]
