@@ -226,6 +226,12 @@ def test_a_folder_has_the_modules_that_its_scripts_import_by_its_name(workplace:
         assert script_folder.root_above(file.parent, "src") == workplace
 
 
+def test_a_folder_without_python_files_is_no_package(workplace: Path) -> None:
+    text = "import models\n"
+    file = write(workplace, {"src/fit.py": text, "models/.gitkeep": "", "models/best/net.pt": ""}) / "src/fit.py"
+    assert script_folder.start(file, script.read(text, "fit.py"), text).roots == []
+
+
 def test_the_folders_of_a_commands_modules_are_looked_for_once(
     platform, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

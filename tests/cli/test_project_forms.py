@@ -322,6 +322,16 @@ FORMS: dict[str, tuple[dict[str, str], list[str], set[str], list[str]]] = {
         {"lr"},
         ["--lr=0.1"],
     ),
+    "parser in a folder that a module adds to the path": (
+        {
+            "_paths.py": "import os, sys\nsys.path.insert(0, os.path.join(os.path.dirname(__file__), 'lib'))\n",
+            "lib/options.py": PARSER + "    def parsed(): return get_parser().parse_args()\n",
+            "fit.py": "import _paths, options\nprint('loss=', options.parsed().lr)\n",
+        },
+        ["fit.py"],
+        {"lr"},
+        ["--lr=0.1"],
+    ),
     "modules of the folder in which the command is typed": (
         {"lib/options.py": PARSER, "tools/fit.py": "from lib.options import get_parser\n" + PARSE},
         ["python tools/fit.py --lr 0.2"],

@@ -312,8 +312,13 @@ def _is_named_by_chance(root: Path, name: str, script_folder: Path) -> bool:
 
 
 def has_module(folder: Path, name: str) -> bool:
-    """Return whether a folder has a module or a package."""
-    return (folder / name).is_dir() or (folder / f"{name}.py").is_file()
+    """Return whether a folder has a module or a package, which is a folder with files of Python."""
+    return _has_files(folder / name) or (folder / f"{name}.py").is_file()
+
+
+def _has_files(package: Path) -> bool:
+    """Return whether a folder has files of Python, perhaps compiled, or only folders with such files."""
+    return any(next(package.glob(pattern), None) for pattern in ("*.py", "*.so", "*/*.py"))
 
 
 def exists(path: Path) -> bool:
@@ -408,6 +413,11 @@ def module_text(file: Path, script_text: str | None = None) -> str:
     parsed_script = script.read(script_text, str(file))
     for root in start(file, parsed_script, script_text).roots:
         all_texts += modules_of(root, parsed_script.modules).values()
+    if any(map(finds_own_modules, all_texts)):  # perhaps in a folder beside the script, as `lib`
+        names = {module.partition(".")[0] for module in parsed_script.modules}
+        missing = [name for name in names if not has_module(file.parent, name) and not is_installed(name)]
+        for folder in filter(Path.is_dir, sorted(file.parent.iterdir())):
+            all_texts += modules_of(folder, missing).values()
     return "\n".join([*all_texts, package_text(file)])
 
 
