@@ -67,8 +67,11 @@ _NUMBER_IN_PROGRAM = re.compile(
 _NO_CODE = re.compile(
     r"""//[^\n]*+|\#(?!define\b)[^\n]*+|/\*(?s:.*?)(?:\*/|\Z)|"(?:[^"\\\n]|\\.)*+"?|'(?:[^'\\\n]|\\.)*+'?|\bfunction\b[^{]*+"""
 )
-# What may give numbers of such a program other values: arguments, environment variables, and gcc -DLR=0.1.
-_READS_ARGUMENTS = re.compile(r"commandArgs|optparse|argparse|docopt|getopt|argv\[|getenv|#[ \t]*ifndef", re.IGNORECASE)
+# What may give numbers of such a program other values: arguments, environment variables, and gcc -DLR=0.1. The first argv is
+# that of `main`.
+_READS_ARGUMENTS = re.compile(
+    r"commandArgs|optparse|argparse|docopt|getopt|\bargv\b(?s:.*)\bargv\b|getenv|#[ \t]*ifndef", re.IGNORECASE
+)
 # Sections of which a file often has several, each with a setting of the same name: actor.lr and critic.lr.
 _ONE_OF_SEVERAL = re.compile(
     r"(?:^|[._])(?:actor|critic|policy|value|generator|discriminator|encoder|decoder|backbone|head|teacher|student|source|target|"
