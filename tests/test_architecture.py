@@ -261,6 +261,7 @@ LATE_IMPORTS = {
     "training.states": "torch, which is imported only if the job uses it",
     "worker.context": "numpy, which a job that saves no states may not need",
     "worker.alone": "numpy, of which no job but a collection needs anything",
+    "worker.metrics.reader": "what guesses metrics for `init`, which only a trial without its metric needs",
     "worker.shims.capture": "torch and transformers, which are there by then",
     "worker.roles": "what ranks, or a collection, need: a trial of one process imports neither",
 }

@@ -129,7 +129,7 @@ def test_a_set_of_data_before_several_metrics_belongs_to_their_names(line: str, 
 def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training() -> None:
     parse = lines.LineParser((), Names(("loss",))).parse
     assert parse("Train Epoch: 1 Loss: 0.9").metrics == {"train_Loss": 0.9}
-    assert parse("Train Epoch: 1 Loss 0.9").metrics == {}
+    assert parse("Train Epoch: 1 Loss 0.9").metrics == {"train_loss": 0.9}
     assert parse("Test set: Average loss: 0.8").metrics == {"loss": 0.8}
     assert parse("Epoch 3: train acc 0.5, loss 0.8, f1 0.3").metrics == {"loss": 0.8}
     parse = lines.LineParser((), Names(("loss", "test_loss"))).parse

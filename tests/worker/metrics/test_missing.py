@@ -29,6 +29,14 @@ def test_what_is_missing_is_told_with_what_was_found(tmp_path: Path) -> None:
     )
 
 
+def test_losses_and_scores_that_are_read_only_by_their_names_are_told(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("Train: [1][10/20] loss 1.6 (1.1) lr 0.5\nTop5 accuracy 0.5\nmem: 3\n")
+    trial.read(ended=True)
+    said = trial.reader.missing_message(("f1",), {})
+    assert "found were train_loss (1.1), accuracy (0.5), mem (3): name one of these" in said
+
+
 @pytest.mark.parametrize(
     ("name", "metrics", "similar"),
     [

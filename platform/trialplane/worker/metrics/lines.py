@@ -177,8 +177,9 @@ class LineParser:
             if name in line_metrics.metrics:
                 continue
             for spelling in spellings:
-                if (value := spelling.value(line, headings, self._names)) is not None:
-                    line_metrics.metrics.setdefault(name, value)
+                pair = spelling.pair(line, headings, self._names)
+                if pair is not None and pair[0].lower() not in map(str.lower, line_metrics.metrics):
+                    line_metrics.metrics[pair[0]] = pair[1]
         return line_metrics
 
     def _without_arguments(self, line_metrics: LineMetrics, line: str) -> LineMetrics:

@@ -183,8 +183,8 @@ class Spelling(NamedTuple):
     name: str
     patterns: tuple[re.Pattern[str], ...]
 
-    def value(self, line: str, headings: Sequence[Heading], names: Names) -> float | None:
-        """Return the value of the metric in a line; None if the line has none.
+    def pair(self, line: str, headings: Sequence[Heading], names: Names) -> tuple[str, float] | None:
+        """Return the metric and its value in a line, or else, as `train_loss`, that below a heading; None without one.
 
         A value of another set of data does not count, as in `train accuracy` and `accuracy train: 0.9`, and no bound, as in
         `better than accuracy 0.9`. Of pairs the words before them are not read: `better than accuracy: 0.9` is a value.
@@ -194,6 +194,7 @@ class Spelling(NamedTuple):
             headings: Headings in the line.
             names: Meanings of names.
         """
+        of_training: tuple[str, float] | None = None
         follows_other_set = False  # in `train accuracy 0.1, accuracy 0.5`, the second value is not one of training
         for match in itertools.chain.from_iterable(pattern.finditer(line) for pattern in self.patterns):
             text_before = line[max(0, match.start() - 30) : match.start()]
@@ -209,9 +210,12 @@ class Spelling(NamedTuple):
                 data_set = set_before_value[1].lower()
             else:
                 data_set = "" if follows_other_set else data_set_at(match.start(), headings)
-            if names.in_data_set(self.name, data_set).lower() == self.metric.lower():
-                return float(match["value"])
-        return None
+            full_name, value = names.in_data_set(self.name, data_set), float(match["value"])
+            if full_name.lower() == self.metric.lower():
+                return self.metric, value
+            if self.name == self.metric:
+                of_training = of_training or (full_name, value)
+        return of_training
 
 
 def spellings_of(metric: str) -> list[Spelling]:

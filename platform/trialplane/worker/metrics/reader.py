@@ -16,14 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trialplane.job.program import Program
+from trialplane.job.program import MetricSource, Program
 from trialplane.wire.records import StopRule
 from trialplane.worker import stopping
 from trialplane.worker.metrics import elsewhere
 from trialplane.worker.metrics.burst import Burst
 from trialplane.worker.metrics.names import TRAINING_SETS, LineMetrics, same_words
 from trialplane.worker.metrics.steps import Report
-from trialplane.worker.metrics.tails import Source, Tail
+from trialplane.worker.metrics.tails import CHUNK, Source, Tail
 
 MOST_NAMES = 500  # metrics that the job does not name; later ones are dropped
 MOST_FILES = 50  # files that match a path
@@ -106,6 +106,7 @@ class Reader:
         # A metric can have several sources if the job declares several, or is a script, which may report it itself.
         self._hold = HOLD if program.script or len(file_sources) > 1 else 0.0
         earlier_bytes = log.stat().st_size if log.exists() else 0  # written before the program's start
+        self._log_begin = earlier_bytes
         output_sources = [source for source in self._sources if source.declaration.source == "stdout"]
         self._tails = [Tail(file=log, source=source, offset=earlier_bytes) for source in output_sources]
         self._next_look = -math.inf
@@ -349,12 +350,32 @@ class Reader:
     def _listing(self, metrics: Mapping[str, float]) -> str:
         """Return a message for the user that lists metrics of the trial, or says that there are none."""
         newest = {**{name: value for name, value in metrics.items() if math.isfinite(value)}, **self.newest}
+        newest = {**{name: value for name, value in self._measures().items() if not same_words(name, newest)}, **newest}
         shown = ", ".join(f"{name} ({value:g})" for name, value in list(newest.items())[:_MAX_SHOWN])
         if not shown:
             return "no metrics were found" + (" in what was read" if self.remarks else "")
         more = len(newest) - _MAX_SHOWN
         shown += f" and {more} more" if more > 0 else ""
         return f"found were {shown}: name one of these, or write metrics.pattern"
+
+    def _measures(self) -> dict[str, float]:
+        """Return the last finite values of losses and scores at the end of the output in any spelling, as `loss 0.5`.
+
+        Without a sign between them, lines are read only for metrics that the job names.
+        """
+        from trialplane.importing import guess
+
+        source, values = MetricSource("stdout"), dict[str, float]()
+        if all(tail.source.declaration != source for tail in self._tails):
+            return {}
+        with contextlib.suppress(OSError), self.log.open("rb") as file:
+            begin = file.seek(max(self._log_begin, self.log.stat().st_size - CHUNK))
+            lines = file.read(CHUNK).decode(errors="replace").splitlines()
+            names = dict.fromkeys(name for line in lines for name in guess.candidates(line))
+            tail = Tail(self.log, Source(source, list(names)[:_MAX_SHOWN]), begin)
+            for line_metrics in tail.read(ended=True, deadline=math.inf):
+                values.update(line_metrics.metrics)
+        return {name: value for name, value in values.items() if math.isfinite(value)}
 
     def _unread_message(self, tail: Tail) -> str:
         """Return a message for the user about a file that was read only in part."""
