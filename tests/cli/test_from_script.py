@@ -685,16 +685,34 @@ def test_only_names_that_a_script_lacks_are_refused(platform, written: Path, nam
     assert "assigns no single value" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("width = 3", "lr; there are: n, width;"),
+        ("width = 3; import sys; sys.argv[9:]", "lr; conf.toml has model.lr; to search"),
+        ("width = 3; open('width.yaml'); open('conf.toml')", "lr; conf.toml has model.lr; to search"),
+    ],
+)
+def test_a_settings_file_is_named_if_the_script_may_open_it(platform, written: Path, code: str, hint: str) -> None:
+    write(
+        written,
+        {"fit.py": f"n = 2; {code}\nprint('loss=1')\n", "conf.toml": "[model]\nlr = 0.1\n", "width.yaml": "width: 3\nn: 2"},
+    )
+    names = ("--space", "width=1..9", "--space", "n=1..9", "--space", "lr=0.1..1")
+    result = platform("init", "--from", "src/fit.py", *names, "--no-smoke")
+    assert result.exit_code == 2 and f"fit.py has no parameter {hint}" in result.stderr, result.stderr
+
+
 SIZES = "lr = 0.1\nnet = Net(\n    Dense(size_in=10, size_out=50),\n    Dense(size_in=50, size_out=4),\n)\nprint('loss=1')\n"
 
 
 def test_a_size_that_two_layers_share_is_offered(platform, written: Path) -> None:
     (written / "fit.py").write_text(SIZES)
     result = platform("init", "--from", "src/fit.py", "--space", "lr=0.1..1", "--space", "hidden_size=20..80", "--no-smoke")
-    command = "platform init --from src/fit.py --space lr=0.1..1 --space size_out=20..80"
+    command = "platform init --from src/fit.py --space lr=0.1..1 --space size_out=20..80 --no-smoke"
     assert "has no parameter hidden_size; did you mean size_out?" in result.stderr
     assert f"`{command}` searches the 50 in lines 3 and 4, which one layer puts out and the next takes in" in result.stderr
-    result = platform(*shlex.split(command)[1:], "--no-smoke")
+    result = platform(*shlex.split(command)[1:])
     assert result.exit_code == 0 and "size_out is the 50 in lines 3 and 4\n" in result.stderr
     assert made().enqueue == ({"lr": 0.1, "size_out": 50},)
 
@@ -989,6 +1007,7 @@ def test_what_is_there_is_left_alone(platform, written: Path) -> None:
             ("x", "--from", "python src/own.py", "--space", "lr=1..2"),
             "--from writes a job.yaml beside the script; drop x: `platform init --from 'python src/own.py' --space lr=1..2`",
         ),
+        (("x", "--from", "own.py", "--no-smoke"), "; drop x: `platform init --from own.py --no-smoke`"),
     ],
 )
 def test_wrong_words(platform, written: Path, words: tuple[str, ...], told: str) -> None:

@@ -1751,7 +1751,8 @@ def test_the_python_commands_of_a_shell_script_without_parameters_are_named(
     result = platform("init", "--from", source, "--no-smoke")
     typed = command.replace("fit", "first")
     assert result.exit_code == 2, result.output
-    assert f"`platform init --from '{typed}'` or `platform init --from '{command}'`" in result.stderr
+    typed_commands = f"`platform init --from '{typed}' --no-smoke` or `platform init --from '{command}' --no-smoke`"
+    assert typed_commands in result.stderr
 
 
 @pytest.mark.parametrize("source", ["src/run.sh", "cd src && sh run.sh"])
@@ -1764,7 +1765,7 @@ def test_the_python_commands_of_a_shell_script_that_lacks_a_requested_parameter_
     (written / "run.sh").write_text("python fit.py --width 8\n")
     words = ["--space", "width=4..16", "--space", "dropout=0..0.5"]
     result = platform("init", "--from", source, "--no-smoke", *words)
-    command = ["platform", "init", "--from", "cd src && python fit.py --width 8", *words]
+    command = ["platform", "init", "--from", "cd src && python fit.py --width 8", *words, "--no-smoke"]
     assert result.exit_code == 2 and "has no parameter dropout; there are: width; for an" in result.stderr, result.output
     assert f": `{shlex.join(command)}`; nothing was changed" in result.stderr
     assert platform(*command[1:]).exit_code == 0

@@ -132,6 +132,8 @@ def _request(
         typed_options += ["--objective", objective]
     if trials is not None:
         typed_options += ["--trials", str(trials)]
+    if not with_smoke:
+        typed_options.append("--no-smoke")
     return Request(
         with_smoke=with_smoke,
         space=space,

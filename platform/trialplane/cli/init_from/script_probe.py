@@ -959,7 +959,10 @@ def refuse_unknown(
         raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
     call = parsed_script.call or script.Call(copy.file.name)
     names_in_files = [name for name in unknown_names if not (_longer_names(name, known_names) or _remark_on(name, declared))]
-    in_files = {name: key for name in names_in_files if (key := _find_key(name, copy.folder, call.arguments)) is not None}
+    keys = {name: _find_key(name, copy.folder, call.arguments) for name in names_in_files}
+    # A script that reads no arguments opens only files that its code names.
+    code = script_folder.module_text(copy.path) if reach.reads_nothing(copy.path, (copy.folder,)) else None
+    in_files = {name: key for name, key in keys.items() if key and (code is None or Path(key.file).stem in code)}
     shared = {option.name: option for option in declared.options if option.shared}
     similar_sizes = {name: shared[size] for name in unknown_names if (size := arguments.similar_size(name, shared))}
     started_remedy = launcher.started_remedy(started_commands)
