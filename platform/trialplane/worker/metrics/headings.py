@@ -15,12 +15,13 @@ _NO_DEVIATION_OR_MODE = (
 DATA_SET = rf"(?i:train|training|val|valid|validation|test|testing|eval|evaluation|{_NO_DEVIATION_OR_MODE}dev(?:elopment)?)"
 _ANY_DATA_SET = re.compile(r"train|val|test|dev(?!ic)", re.IGNORECASE)  # also in valid and eval, but not in device
 # A set of data to which the metrics after it belong: `Test set:`, `Train Epoch: 3`, `[VAL]`, `valid |`, `'test': {`,
-# `valid (NDCG: 0.1, HR: 0.2)`, `** Dev **`, `test => loss: 0.3`, or `split train.`
+# `valid (NDCG: 0.1, HR: 0.2)`, `** Dev **`, `test => loss: 0.3`, `split train.`, or `EP0_test, `
 _HEADING = re.compile(
     rf"(?<![\w./@-])(?:({DATA_SET})(?:[\])]|[\"']?\s?(?:[:|>]|[-=]+>)(?!\s?{LIST_PREFIX}[-+]?[\d.])"
     r"|\s-\s|\s[*=#-]{2}|\s?\((?=[^\W\d][\w@.-]*\s?[:=])"
     r"|[ _](?i:set|data|dataset|split|phase|results?|stats|metrics|epoch|step|iter|iteration|batch|round)(?!\w))"
-    rf"|(?i:split)(?:\s|\s?[:=]\s?)({DATA_SET})(?!\w|\s?[:=]\s?[-+]?[\d.]))"
+    rf"|(?i:split)(?:\s|\s?[:=]\s?)({DATA_SET})(?!\w|\s?[:=]\s?[-+]?[\d.])"
+    rf"|(?i:ep(?:och)?)_?\d{{1,9}}_({DATA_SET})(?=[,:]?\s))"
 )
 # A set of data before the first of several metrics: `Train loss: 0.3, acc: 0.9`, `Epoch 3/10 dev loss: 0.3, acc: 0.9`. In
 # `Epoch 3/10 train loss: 0.3, acc: 0.9`, as many scripts print it, the accuracy is often that of held-out data.
@@ -65,7 +66,9 @@ def headings_of(line: str) -> list[Heading]:
         return []
     prefix = _LOG_PREFIX.match(line)
     begin = prefix.end() if prefix else 0  # of the message; a logger may be named like a set of data
-    if headings := [Heading(match.end(), (match[1] or match[2]).lower()) for match in _HEADING.finditer(line, begin)]:
+    if headings := [
+        Heading(match.end(), next(filter(None, match.groups())).lower()) for match in _HEADING.finditer(line, begin)
+    ]:
         return headings
     match = _SET_OF_LINE.match(line, begin)
     return [Heading(match.end(), match[1].lower())] if match and not _ANY_DATA_SET.search(line, match.end()) else []
