@@ -162,6 +162,11 @@ def test_parsers_of_dataclasses_read_flags_as_they_were_meant() -> None:
         ("def fit(n, lr):\n    pass\nfit(*data, 2)", "def fit(n, lr):\n    pass\nfit(*data, 2)"),
         ("def fit(lr):\n    pass\nmodel.fit(2)", "def fit(lr):\n    pass\nmodel.fit(2)"),
         (
+            "def fit(lr):\n    pass\n\ndef fit(n):\n    pass\nfit(2)",
+            "def fit(lr):\n    pass\n\ndef fit(n):\n    pass\nfit(2)",
+        ),
+        ("def Net(lr, size):\n    pass\nNet(2, 3)", "def Net(lr, size):\n    pass\nNet(2, 9)"),
+        (
             "class Net:\n\n    def __init__(self, n, size):\n        pass\n\n    def fit(self, lr):\n        pass\n"
             "net = Net(1, 2)\nnet.fit(3)\nother.fit(4)",
             "class Net:\n\n    def __init__(self, n, size):\n        pass\n\n    def fit(self, lr):\n        pass\n"
