@@ -600,6 +600,16 @@ def test_text_beside_rules_holds_no_metrics(text: str) -> None:
     assert not any(parse(line).metrics for line in text.splitlines())
 
 
+def test_wide_gaps_separate_the_columns_of_a_header_whose_names_have_spaces() -> None:
+    """As scikit-learn's boosting prints them. Without a number in the first column, the line above is no header."""
+    parse = lines.LineParser((), Names(("train_loss",))).parse
+    rows = ("      Iter       Train Loss   Remaining Time ", "         1           1.25            0.55s", "epoch 3 0.5")
+    read = [parse(row) for row in rows]
+    assert [(row.step, row.metrics) for row in read] == [(None, {}), (1, {"train_loss": 1.25}), (3, {})]
+    for row in ("the train loss  is  fine", "7 8 9"):
+        assert not parse(row).metrics
+
+
 @pytest.mark.parametrize("rule", ["+----------+-------+", "├──────────┼───────┤"])
 def test_a_rule_between_rows_makes_no_header_of_the_row_above(rule: str) -> None:
     parse = lines.LineParser((), Names(("accuracy", "loss"))).parse

@@ -12,6 +12,7 @@ _COLUMNS = re.compile(r"[\s|│┃]+")
 _COUNTER = "#"  # name of a column
 _COLUMN_NAME = re.compile(rf"{_COUNTER}|[^\W\d][\w./@%-]*")
 _PROSE = re.compile(r"\w \w")
+_WIDE_GAP = re.compile(r"\s{2,}+")  # between columns whose names have spaces: `Iter   Train Loss   Remaining Time`
 RULE = re.compile(r"[\s=+|:\u2500-\u257f-]*")  # also of the characters for boxes, as ┡━━╇━━┩
 _RULE_PART = re.compile(r"[-=:─━═]+")  # below one column
 _PIPES = "|│┃"  # between two columns
@@ -29,7 +30,7 @@ class Table:
         self._names_by_column = {_column_key(name): name for name in names.requested.values()}
         self._header: list[str] = []  # columns of the table to which the next line may belong; empty outside a table
         self._spans: Sequence[tuple[int, int]] = ()  # positions of the columns; empty if no rule below the header shows them
-        self._counter: int | None = None  # index of the column "#", which is the step
+        self._counter: int | None = None  # index of the column "#", which is the step, or of another that has numbers
         self._line_above = ""  # line that is a header if the next line is a rule
 
     def read(self, line: str) -> LineMetrics | None:
@@ -45,9 +46,10 @@ class Table:
             return None
         self._line_above = line
         words = [word for word in _COLUMNS.split(line) if word]
-        has_only_names = len(words) > 1 and all(map(_COLUMN_NAME.fullmatch, words)) and not _PROSE.search(line)
-        if has_only_names:
+        if len(words) > 1 and all(map(_COLUMN_NAME.fullmatch, words)):
             self._header = []
+            if _PROSE.search(line) and len(words := _WIDE_GAP.split(line.strip())) < 3:
+                return None
             # scikit-learn's report has a column "support". Its averages are read by `lines`.
             is_header = "support" not in words and self._begin(words)
             return LineMetrics(step=None, metrics={}) if is_header else None
@@ -86,13 +88,14 @@ class Table:
         # Below a line with groups of columns, names occur twice: a metric is the first column of its name.
         self._header = ["" if name in header[:index] else name for index, name in enumerate(header)]
         self._spans = spans
-        self._counter = columns.index(_COUNTER) if _COUNTER in columns else None
+        has_gaps = not spans and any(" " in column for column in columns)
+        self._counter = columns.index(_COUNTER) if _COUNTER in columns else 0 if has_gaps else None
         return True
 
     def _row_values(self, line: str, words: Sequence[str]) -> dict[str, float]:
         """Return the numbers of a line in a table by their columns; empty if it is not a row; see `_row_cells`."""
         cells = self._row_cells(line, words)
-        # A line below `# Accuracy`, which is perhaps not a header, is a row only if it has the number.
+        # A line below `# Accuracy` or `Saved  val loss  now`, perhaps no header, is a row only if it has the number.
         if not cells or (self._counter is not None and number(cells[self._counter]) is None):
             return {}
         values = ((name, number(text.rstrip(" %"))) for name, text in zip(self._header, cells, strict=True))
