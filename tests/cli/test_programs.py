@@ -480,6 +480,24 @@ def test_the_command_that_searches_a_name_in_a_settings_file_is_told(
     assert result.exit_code == 0 and set(job_in(".").search.parameters) == {"net.width"}, result.output
 
 
+@pytest.mark.parametrize("default", ["'hyps/low.yaml'", "ROOT / 'hyps/low.yaml'", "'hyps/low.py'"])
+def test_the_command_for_a_settings_file_names_that_of_the_option_whose_default_it_is(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, default: str
+) -> None:
+    far = write(written.parent, {"far.yaml": "lr0: 0.3\n"}) / "far.yaml"
+    files = f"parser.add_argument('--hyp', default={default})\nparser.add_argument('--out', default='{far}')\n"
+    declared = TAKES_SETTINGS.replace('"--config"', '"--cfg", default=""').replace("print", f"{files}print")
+    text = f"from pathlib import Path\nROOT = Path(__file__).parent{declared}"
+    values = {"hyps/low.yaml": "lr0: 0.1\n", "hyps/low.py": "lr0 = 0.1\n", "hyps/high.yaml": "lr0: 0.2\n"}
+    write(written, {"fit.py": text, **values})
+    monkeypatch.chdir(written)
+    refused = platform("init", "--from", "fit.py", "--space", "lr0=0..1", "--space", "lr=0..1")
+    name = "hyps/low.py" if "py'" in default else "hyps/low.yaml"
+    command = f"platform init --from 'python fit.py --hyp {name}' --space lr0=0..1 --space lr=0..1"
+    assert refused.exit_code == 2 and f"`{command}`; nothing was changed" in refused.stderr, refused.output
+    assert platform(*shlex.split(command)[1:]).exit_code == 0 and set(job_in(".").search.parameters) == {"lr0", "lr"}
+
+
 @pytest.mark.parametrize(
     ("source", "command"),
     [

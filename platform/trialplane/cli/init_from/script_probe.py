@@ -5,6 +5,7 @@ A probe runs a copy of the script in another process until it reads its argument
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import itertools
@@ -23,7 +24,7 @@ from trialplane.cli.init_from import bounded, settings_file
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, launcher, script, script_folder
 from trialplane.importing.script import Script, Style
-from trialplane.job import arguments, module_files, reach, settings, short_forms
+from trialplane.job import arguments, module_files, notebook, reach, settings, short_forms
 from trialplane.wire import declared as declared_arguments
 from trialplane.wire import records
 from trialplane.wire.declared import Declared, Option
@@ -959,7 +960,8 @@ def refuse_unknown(
         raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
     call = parsed_script.call or script.Call(copy.file.name)
     names_in_files = [name for name in unknown_names if not (_longer_names(name, known_names) or _remark_on(name, declared))]
-    keys = {name: _find_key(name, copy.folder, call.arguments) for name in names_in_files}
+    default_files = _default_files(declared, copy.folder, call)
+    keys = {name: _find_key(name, copy.folder, call.arguments, default_files) for name in names_in_files}
     # A script that reads no arguments opens only files that its code names.
     code = script_folder.module_text(copy.path) if reach.reads_nothing(copy.path, (copy.folder,)) else None
     in_files = {name: key for name, key in keys.items() if key and (code is None or Path(key.file).stem in code)}
@@ -967,7 +969,11 @@ def refuse_unknown(
     similar_sizes = {name: shared[size] for name in unknown_names if (size := arguments.similar_size(name, shared))}
     started_remedy = launcher.started_remedy(started_commands)
     # Of a command that a shell script starts, the settings file is found.
-    remedy = f"; {started_remedy}" if in_files and started_remedy else _file_remedy(in_files, declared, call.folder, typed)
+    remedy = (
+        f"; {started_remedy}"
+        if in_files and started_remedy
+        else _file_remedy(in_files, default_files, declared, call.folder, typed)
+    )
     remedy = remedy or _remedy_with_names(typed, unknown_names, declared.options)
     if not remedy and typed and len(unknown_names) == 1 and similar_sizes:
         [(name, layer_size)] = similar_sizes.items()
@@ -1123,35 +1129,68 @@ class _FileKey(NamedTuple):
     key: str
 
 
-def _find_key(name: str, folder: Path, words: Collection[str]) -> _FileKey | None:
+def _default_files(declared: Declared, folder: Path, call: script.Call) -> dict[str, Option]:
+    """Return the settings files that are defaults of a script's options, by their paths in a project, with the options.
+
+    Those below the script's own folder have no plain default: `add_argument("--hyp", default=ROOT / "hyps/low.yaml")`.
+
+    Args:
+        declared: Arguments of the script.
+        folder: Folder of the project.
+        call: Call of the script.
+    """
+    file = folder / call.folder / call.script
+    text = script_folder.source(file) if file.suffix == ".py" and file.is_file() else ""
+    options = {flag: option for option in declared.options for flag in (option.flag, *option.aliases) if flag}
+    paths = {folder / call.folder / str(option.default): option for option in declared.options}
+    for node in ast.walk(notebook.parse_or_empty(text)):
+        if isinstance(node, ast.Call) and node.args and (flag := getattr(node.args[0], "value", "")) in options:
+            defaults = [keyword.value for keyword in node.keywords if keyword.arg == "default"]
+            constants = [part for default in defaults for part in ast.walk(default) if isinstance(part, ast.Constant)]
+            paths |= {file.parent / str(part.value): options[flag] for part in constants}
+    normal = {
+        Path(os.path.normpath(path)): option for path, option in paths.items() if path.name.endswith(settings.SUFFIXES)
+    }
+    return {
+        path.relative_to(folder).as_posix(): option
+        for path, option in normal.items()
+        if path.is_relative_to(folder) and settings_file.is_small(path)
+    }
+
+
+def _find_key(name: str, folder: Path, words: Collection[str], default_files: Collection[str]) -> _FileKey | None:
     """Return the place of a name in the settings files of a project; None if none has it.
 
-    A file or section that the command names is preferred.
+    A file or section that the command names is preferred, and a file that an option has as its default.
 
     Args:
         name: Last part of the key.
         folder: Folder of the project.
         words: Words of the command.
+        default_files: Paths of the files that options have as their defaults.
     """
     candidates: list[tuple[bool, bool, _FileKey]] = []  # the least is the best: False is less than True
     named_files = sorted(file for file in folder.rglob("*.*") if file.name.endswith(settings.SUFFIXES))
     files = (file for file in named_files if settings_file.is_configuration(file, folder))
-    for file in itertools.islice(files, _MOST_SETTINGS_FILES):
+    for file in (*(folder / path for path in default_files), *itertools.islice(files, _MOST_SETTINGS_FILES)):
         for option in script.settings_options(file.read_text(encoding="utf-8", errors="replace"), file.name):
             *sections, last_part = option.name.split(".")
             if last_part == name:
-                is_other_file = file.stem not in words
+                is_other_file = file.stem not in words and file.relative_to(folder).as_posix() not in default_files
                 is_other_section = not any(part in words for part in (*sections, last_part))
                 key = _FileKey(file.relative_to(folder).as_posix(), option.name)
                 candidates.append((is_other_file, is_other_section, key))
     return min(candidates)[2] if candidates else None
 
 
-def _file_remedy(in_files: Mapping[str, _FileKey], declared: Declared, folder: str, typed: str) -> str:
+def _file_remedy(
+    in_files: Mapping[str, _FileKey], default_files: Mapping[str, Option], declared: Declared, folder: str, typed: str
+) -> str:
     """Return the clause that says how names in a settings file are searched; "" without any.
 
     Args:
         in_files: File and key of each name.
+        default_files: Option of each file that is the default of one.
         declared: Arguments of the script, some of which may name such a file, or take pairs of name and value.
         folder: Folder in which the script is started.
         typed: The user's command.
@@ -1159,7 +1198,8 @@ def _file_remedy(in_files: Mapping[str, _FileKey], declared: Declared, folder: s
     if not in_files:
         return ""
     name, (file, key) = next(iter(in_files.items()))  # the first is the example
-    file_option = next((option for option in declared.options if script.CONFIG.fullmatch(option.name)), Option(""))
+    other_option = next((option for option in declared.options if script.CONFIG.fullmatch(option.name)), Option(""))
+    file_option = default_files.get(file, other_option)
     pairs_flag = next((option.flag for option in declared.options if _TAKES_PAIRS.fullmatch(option.name)), "")
     typed_file = f"{file_option.flag} {os.path.relpath(file, folder)}".strip()
     remedy = f"; to search a value of {file}, write `{typed_file}` in the command, and `--space {key}=LOW..HIGH`"

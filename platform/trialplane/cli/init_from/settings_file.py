@@ -234,13 +234,18 @@ def _may_have_settings(file: Path) -> bool:
     if not script_folder.exists(file) or file.name.endswith(settings.SUFFIXES):
         return script_folder.exists(file)
     # The texts in a .env file may be secrets.
-    return file.is_file() and file.stat().st_size <= _MOST_BYTES and ".env" not in file.name
+    return is_small(file) and ".env" not in file.name
+
+
+def is_small(file: Path) -> bool:
+    """Return whether a file exists and is small enough to be one of settings."""
+    return script_folder.exists(file) and file.is_file() and file.stat().st_size <= _MOST_BYTES
 
 
 def is_configuration(file: Path, folder: Path) -> bool:
     """Return whether a small file of a project may have settings besides code, by its path in the folder of the project."""
     is_data = file.name.endswith(settings.SUFFIXES) and file.suffix not in (".py", *settings.CODE)
-    return _has_config_path(file.relative_to(folder)) and is_data and file.is_file() and file.stat().st_size <= _MOST_BYTES
+    return _has_config_path(file.relative_to(folder)) and is_data and is_small(file)
 
 
 def _has_config_path(path: PurePath) -> bool:
