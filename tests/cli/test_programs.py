@@ -1613,6 +1613,8 @@ READS_EPOCHS = "import argparse\np = argparse.ArgumentParser()\np.add_argument('
         ("open('config.yaml')\n", [], {"items": (), "file": "nets/kinds.py"}),  # whose values are others
         ("open('sizes.yaml')\n", [], {"items": (), "file": "sizes.yaml"}),  # which has it, too
         ("DEPTH = 3\n", [], {"items": ("{globals}",), "file": ""}),  # so it is no default of the module's
+        ("size = 2\n", ["size"], {"items": ("{globals}",), "file": "nets/kinds.py"}),  # in the script's text, and in a file
+        ("size = 2\nopen('sizes.yaml')\n", ["size"], {"items": ("{globals}",), "file": "sizes.yaml"}),
     ],
 )
 def test_a_script_has_a_value_of_a_module_that_nothing_else_sets(
@@ -1635,12 +1637,13 @@ def test_a_script_has_a_value_of_a_module_that_nothing_else_sets(
     [
         {"kinds.py": "f(depth=3)\n", "nets.py": "f(depth=3)\n"},  # one of them would be a guess
         {"kinds.py": "def f(depth=3): ...\n", "nets.py": ""},  # its callers may override it
+        {"kinds.py": "RATE = 2\nf(depth=3)\n", "nets.py": ""},  # trials would also replace RATE there
     ],
 )
 @pytest.mark.parametrize("source", ["src/fit.py", "python src/fit.py --seed 1"])
 def test_a_value_in_a_module_is_not_guessed(platform, written: Path, files: dict[str, str], source: str) -> None:
-    write(written, {"fit.py": "import kinds, nets\nprint('loss=1')\n", **files})
-    result = platform("init", "--from", source, "--no-smoke", "--space", "depth=1..4")
+    write(written, {"fit.py": "import kinds, nets\nRATE = 1\nprint('loss=1')\n", **files})
+    result = platform("init", "--from", source, "--no-smoke", "--space", "depth=1..4", "--space", "RATE=1..4")
     assert result.exit_code == 2 and "has no parameter depth" in result.stderr, result.output
 
 

@@ -76,6 +76,13 @@ def test_values_of_the_only_module_that_sets_them_are_replaced(platform: Platfor
     assert (job["script"], job["arguments"]["file"]) == ("fit.py", "nets/trees.py")
     assert job["space"]["RATE"]["type"] == "float"
     assert "fit.py reads no arguments: each trial sets depth, RATE in a copy of nets/trees.py" in result.stderr
+    script.write_text(f"{text}from nets import trees\nsteps = 2\nprint('accuracy=1')\n")
+    result = platform(*words, "--space", "depth=1..9", "--space", "steps=1..9")
+    assert json.loads(result.stdout)["job"]["arguments"]["items"] == ["{globals}"], result.stderr
+    assert "each trial sets depth, steps in a copy of its text and nets/trees.py" in result.stderr
+    script.write_text(f"{text}from nets import trees\nRATE = 2\nopen('nets/trees.py')\nprint('accuracy=1')\n")
+    result = platform(*words, "--space", "depth=1..9", "--space", "RATE=1..9")
+    assert result.exit_code == 2, "both the text and the module have RATE"
     result = platform(*words, "--space", "rate=0..1")
     assert result.exit_code == 2 and "is not in nets/trees.py; there are: RATE" in result.stderr, result.output
 

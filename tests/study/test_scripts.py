@@ -68,12 +68,13 @@ def test_values_of_a_module_that_a_script_imports_reach_it(study: Study) -> None
     (study.job / "nets").mkdir()
     (study.job / "nets" / "trees.py").write_text("SIZES = {'depth': 3}\n")
     script = study.job / "fit.py"
-    script.write_text("from nets import trees\nprint(f'loss={trees.SIZES[\"depth\"]}')\n")
-    run = study.platform.submit(script, name="toy", space={"depth": "4..9"}, objective="loss", trials=3)
+    script.write_text("from nets import trees\nsize = 2\nprint(f'loss={trees.SIZES[\"depth\"] + 10 * size}')\n")
+    space = {"depth": "4..9", "size": "3..8"}
+    run = study.platform.submit(script, name="toy", space=space, objective="loss", trials=3)
     study.handles.append(run)
     assert run.wait().complete == 3, "\n".join(run.logs())
-    values = [(trial.params["depth"], trial.metrics["loss"]) for trial in run.rows()]
-    assert all(depth == loss >= 4 for depth, loss in values), values
+    values = [(trial.params["depth"], trial.params["size"], trial.metrics["loss"]) for trial in run.rows()]
+    assert all(depth + 10 * size == loss and min(depth, size) > 2 for depth, size, loss in values), values
 
 
 SAME_POINTS = """

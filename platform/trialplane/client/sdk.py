@@ -195,7 +195,8 @@ class Platform:
             return None
         are_set = "arguments" in request.overrides or any(text.startswith("arguments") for text in request.sets)
         job_arguments = getattr(job, "arguments", None)
-        place = "its text" if arguments.GLOBALS in str(job_arguments) else getattr(job_arguments, "file", "")
+        places = ["its text"] * (arguments.GLOBALS in str(job_arguments)) + [getattr(job_arguments, "file", "")]
+        place = " and ".join(filter(None, places))
         if request.script and place and not are_set:
             names = ", ".join([*job.params, *job.search.names])
             findings.notes.append(f"{request.script} reads no arguments: each trial sets {names} in a copy of {place}")

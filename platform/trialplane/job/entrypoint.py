@@ -79,7 +79,7 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
         if file.field[:1] not in broken:
             yield from _program_file_issues(file, folder)
             if file.is_python:
-                yield from _globals_issues(job, folder / file.path, broken)
+                yield from _globals_issues(job, folder, file.path, broken)
 
 
 def _space_issues(job: Job, file: Path | None) -> Iterator[Issue]:
@@ -249,21 +249,27 @@ def _program_file_issues(program: ProgramFile, folder: Path) -> Iterator[Issue]:
         yield Issue(program.field, f"{name} is not executable; `chmod +x {file}`, or write command: [bash, {name}]")
 
 
-def _globals_issues(job: Job, file: Path, broken: Collection[Place]) -> Iterator[Issue]:
+def _globals_issues(job: Job, folder: Path, script: str, broken: Collection[Place]) -> Iterator[Issue]:
     """Yield issues of parameters for which a script has no value to replace, if the job's arguments have `{globals}`.
 
     Another check reports a script that cannot be parsed. Parameters of placeholders are not checked, because the script
-    gets them as arguments.
+    gets them as arguments, nor are those of a settings file.
     """
+    file = folder / script
     tree = _parse(file, file.name, field=("script",)) if file.is_file() else None
     job_arguments = getattr(job, "arguments", None)
     if job_arguments is None or f"{{{arguments.GLOBALS}}}" not in job_arguments.items or not isinstance(tree, ast.Module):
         return
     spots = arguments.spots(tree)
-    placeholders = {name for _, name in arguments.placeholders(job_arguments.items)}
+    set_elsewhere = {name for _, name in arguments.placeholders(job_arguments.items)}
+    with contextlib.suppress(OSError, ValueError):  # an issue of the settings file
+        if job_arguments.file:
+            set_elsewhere |= settings.spans(
+                (folder / job_arguments.file).read_text(encoding="utf-8"), job_arguments.file
+            ).keys()
     for field, names in (("params", job.params), ("space", job.search.names)):
         for name in names:
-            if (field,) not in broken and name not in spots and name not in placeholders:
+            if (field,) not in broken and name not in spots and name not in set_elsewhere:
                 text = f"{file.name} gives {name} no single value; {errors.nearest(name, spots)}".rstrip("; ")
                 yield Issue((field, name), text)
 

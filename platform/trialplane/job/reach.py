@@ -183,7 +183,7 @@ def default_arguments(job: Job, folder: Path) -> Any:
     """Return the field `arguments` with which a script gets its parameters if the user writes none; None for `--NAME=VALUE`.
 
     - "globals", if all parameters are constants at the top level of a script that reads no arguments;
-    - `{"file": …}`, if all are in one settings file of such a script;
+    - `{"file": …}`, if all are in one settings file of such a script; with "globals" as items, if some are such constants;
     - `{"items": …, "booleans": …}`, if the script's parser reads a boolean as `--amp=False` or `--no-amp`.
     """
     script, searched = getattr(job, "script", None), job.search.names
@@ -196,14 +196,20 @@ def default_arguments(job: Job, folder: Path) -> Any:
     if job.search.function:  # which has other parameters
         return None
     assignments = arguments.first_assignments(code.tree)
-    if all(name in assignments and isinstance(assignments[name].value, ast.Constant) for name in names):
+    in_text = {name for name in names if name in assignments and isinstance(assignments[name].value, ast.Constant)}
+    if in_text == names:
         return arguments.GLOBALS
     files = [file for file, keys in code.settings.items() if any(_meant_keys(name, keys) for name in searched)]
-    if len(files) != 1 or code.spots.keys() & searched:  # several files, or the text, may have the value that counts
+    others, searched_in_text = set(searched) - in_text, in_text.intersection(searched)
+    if len(files) != 1 or code.spots.keys() & others:  # several files, or the text, may have the value that counts
         return None
     keys = code.settings[files[0]]
-    are_in_file = all(len(_meant_keys(name, keys)) == 1 for name in searched) and job.params.keys() <= set(keys)
-    return {"file": files[0]} if are_in_file else None
+    names_in_file = settings.spans((folder / files[0]).read_text(encoding="utf-8"), files[0])
+    if not others or any(_meant_keys(name, names_in_file) for name in searched_in_text):
+        return None
+    are_in_file = all(len(_meant_keys(name, keys)) == 1 for name in others) and job.params.keys() - in_text <= set(keys)
+    field = {"items": arguments.GLOBALS} if in_text else {}
+    return {**field, "file": files[0]} if are_in_file else None
 
 
 def unwritable_booleans(job: Job, folder: Path) -> Iterator[Issue]:

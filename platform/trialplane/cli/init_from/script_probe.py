@@ -166,16 +166,41 @@ def searches_only_constants(parsed_script: Script, requested: Collection[str], n
 
     Values of its settings file come before those.
     """
+    constants = map(str.lower, _own_constants(parsed_script, requested, names_in_file))
+    return _may_run_alone(parsed_script) and bool(requested) and {name.lower() for name in requested} <= set(constants)
+
+
+def _own_constants(parsed_script: Script, requested: Collection[str], names_in_file: Collection[str]) -> dict[str, Option]:
+    """Return the values in the text of a script that the user wants to search, by name, and that nothing else has."""
     # With GLOBALS, the script's options are the values in its text.
     other_options = () if parsed_script.style is Style.GLOBALS else parsed_script.options
-    other_names = [*names_in_file, *(option.name for option in other_options)]
-    constants = {name.lower() for name in _requested_constants(parsed_script, requested, other_names)}
-    return _may_run_alone(parsed_script) and bool(requested) and {name.lower() for name in requested} <= constants
+    return _requested_constants(parsed_script, requested, [*names_in_file, *(option.name for option in other_options)])
 
 
 def _may_run_alone(parsed_script: Script) -> bool:
     """Return whether a script may run without arguments."""
     return parsed_script.style in _RUN_ALONE and not any(option.required for option in parsed_script.options)
+
+
+def beside_constants(
+    parsed_script: Script, config: str, options: Sequence[Option], requested: Collection[str]
+) -> tuple[Script, Declared] | None:
+    """Return a script with values of a file and requested ones of its own text, which trials replace in both.
+
+    None if it may need arguments, or if the user requests no value of its text.
+
+    Args:
+        parsed_script: Content of the script.
+        config: Path of the file in the job's folder.
+        options: Values of the file.
+        requested: Names of the parameters that the user wants to search.
+    """
+    names = tuple(option.name for option in options)
+    constants = _own_constants(parsed_script, requested, names)
+    if not constants or not _may_run_alone(parsed_script):
+        return None
+    parsed_script = dataclasses.replace(as_globals(parsed_script), config=config, in_file=names)
+    return parsed_script, Declared((*options, *constants.values()))
 
 
 def module_parameters(
@@ -195,11 +220,18 @@ def module_parameters(
     lists_arguments = parsed_script.style in _LIST_ARGUMENTS
     if not lists_arguments and not _may_run_alone(parsed_script):
         return None
-    own_options = () if lists_arguments else (*declared.options, *parsed_script.values)
-    in_file = [*names_in_file, *(option.name for option in own_options)]
-    module, values = _module_constants(copy, map(Path, (".", *copy.start.path)), requested, declared, in_file)
+    own_names = () if lists_arguments else [option.name for option in (*declared.options, *parsed_script.values)]
+    constants = _own_constants(parsed_script, requested, names_in_file)  # which trials replace besides those of a file
+    in_file = [*names_in_file, *(name for name in own_names if name not in constants)]
+    path = map(Path, (".", *copy.start.path))
+    module, values = _module_constants(copy, path, requested, declared, in_file, constants)
     if not values:
         return None
+    names_in_module = {option.name for option in script.settings_options(script_folder.source(copy.folder / module), module)}
+    if constants.keys() & names_in_module:  # a trial would replace both values
+        return None
+    if mixed := beside_constants(parsed_script, module, [*values.values()], requested):
+        return mixed
     style = parsed_script.style if lists_arguments else Style.SETTINGS
     parsed_script = dataclasses.replace(parsed_script, style=style, config=module, in_file=tuple(values))
     options = (*values.values(), *(declared.options if lists_arguments else ()))

@@ -173,7 +173,7 @@ def _make_job(
         config = file_with_values.name
     if parsed_script.style is Style.GLOBALS:
         _add_lines(name, origin.text, job)
-    elif config.endswith(".py"):
+    if config.endswith(".py"):
         _add_lines(config, script_folder.source(start.folder / config), job)
     return _Made(job, result, *_summary(origin, job, parsed_script, result, job_file, request))
 
@@ -339,7 +339,11 @@ def _find_parameters(
             return _Parameters(*in_module, None)
     # A script with a parser may read the values of its file or not, unless a pipeline or an argument names the file.
     if file_with_values is not None and (parsed_script.style is not Style.PARSED or file_with_values.arguments is not None):
-        return _Parameters(parsed_script, Declared(file_with_values.options), file_with_values)
+        file, options = file_with_values, file_with_values.options
+        mixed = script_probe.beside_constants(parsed_script, file.name, options, request.space)
+        if mixed is not None and not file.arguments:
+            return _Parameters(*mixed, None)
+        return _Parameters(parsed_script, Declared(options), file)
     if parsed_script.call is not None:
         parsed_script, declared = script_probe.command_parameters(copy, parsed_script, request.space)
     else:
