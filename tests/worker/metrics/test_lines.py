@@ -275,6 +275,7 @@ def test_a_step_may_stand_between_a_name_and_its_value(line: str, step: int, met
         ("Fold [3/10] loss: 0.93 (0.02)", {"loss": 0.93}),
         ("[12:00:00] [3/10] loss: 0.93 (0.02)", {"loss": 0.93}),
         ("Test: [10/50] loss: 0.5 (12)", {"test_loss": 0.5}),
+        ("Test [3/10]: loss: 0.5 (0.02)", {"loss": 0.5}),
     ],
 )
 def test_a_number_in_parentheses_behind_that_of_a_batch_is_the_average(line: str, metrics: dict[str, float]) -> None:

@@ -55,15 +55,16 @@ _DECIMAL = r"(?:[-+]?\d*\.\d|nan\b|[-+]?inf\b)"
 # `loss 11 0.7`, `Validation loss 11: 0.7`, not `loss 5 12.3 ms`. In `loss 1: 0.7`, it may be the number of the loss.
 _STEP_BEFORE_VALUE = re.compile(
     rf"\s(?:(?:at|after|in|on|for)\s+(?:({'|'.join(STEPS)})\s+(\d{{1,15}})|(\d{{1,15}})\s+({'|'.join(STEPS)})s?)"
-    rf"\s*(?=[:=]\s*{_DECIMAL})|(?<=loss\s)\s*+(\d{{1,15}})(?=\s+(?!\d*\.\d++\s?(?:ms|s|sec|min)\b){_DECIMAL})"
-    rf"|(?:(?<=train loss\s)|(?<=val loss\s)|(?<=validation loss\s)|(?<=test loss\s))(\d{{1,15}})(?=:\s*{_DECIMAL}))",
+    rf"\s*(?=[:=]\s*{_DECIMAL})|(?<=loss\s)(?:\s*+(\d{{1,15}})(?=\s+(?!\d*\.\d++\s?(?:ms|s|sec|min)\b){_DECIMAL})"
+    rf"|(?:(?<=train loss\s)|(?<=val loss\s)|(?<=validation loss\s)|(?<=test loss\s))(\d{{1,15}})(?=:\s*{_DECIMAL})))",
     re.IGNORECASE,
 )
+_POSITION = re.compile(r"\[ *+\d{1,9}/\d")  # this search is fast
 # The position of a batch: `Train: [1][10/50]`, `Epoch: 3 [10/50]`, `Test: [ 10/50]`, `Train: 0 [ 10/50 ( 20%)]`. In `Epoch
-# [3/10]` and `Fold [3/10]`, where a deviation may be in parentheses, is none.
+# [3/10]`, `Fold [3/10]` and `Test [3/10]: `, where a deviation may be in parentheses, is none.
 _BATCH = re.compile(
     r"(?:\[\d{1,9}(?:/\d{1,9})?\]|(?<!\w)(?:epoch:? ?\d{1,9}|(?:train|val|test|eval|batch|iter|step)[a-z]{0,9}:?"
-    r"(?: \d{1,9})?))\s*+\[ *+\d{1,9}/\d{1,9}(?: *+\( *+\d{1,3}%\))?\]",
+    r"(?: \d{1,9})?))\s*+\[ *+\d{1,9}/\d{1,9}(?: *+\( *+\d{1,3}%\))?\](?!:)",
     re.IGNORECASE,
 )
 # 2.2 ( 2.1), and not 2.2 (12)
@@ -212,7 +213,7 @@ def _with_step_last(line: str) -> str:
 
 def _with_averages(line: str) -> str:
     """Return `Test: [10/50] Loss 1.1` for `Test: [10/50] Loss 1.2 (1.1)`, with the value of one batch; other lines as is."""
-    return _VALUE_AND_AVERAGE.sub(r"\2", line) if "(" in line and _BATCH.search(line) else line
+    return _VALUE_AND_AVERAGE.sub(r"\2", line) if "(" in line and _POSITION.search(line) and _BATCH.search(line) else line
 
 
 def _pattern_pairs(patterns: Sequence[re.Pattern[str]], line: str) -> Iterator[tuple[str, float]]:
