@@ -713,8 +713,9 @@ CALLED = "if __name__ == '__main__': main()"
     ],
 )
 def test_a_script_of_a_project_is_started_where_it_runs(
-    platform, workplace: Path, files: dict[str, str], script: str, folder: str, command: tuple[str, ...]
+    platform, workplace: Path, monkeypatch, files: dict[str, str], script: str, folder: str, command: tuple[str, ...]
 ) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # the command would have it
     write(workplace, files)
     result = platform("init", "--from", script)
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
