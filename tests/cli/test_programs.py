@@ -1077,6 +1077,14 @@ def test_totals_and_words_around_a_number_without_a_name_are_no_part_of_it(
     assert re.search(pattern, line.format(2)).groupdict() == read  # type: ignore[union-attr]
 
 
+def test_a_number_alone_at_the_end_comes_before_those_behind_steps(platform, written: Path) -> None:
+    write(written, {"fit.py": "lr = 0.1\nfor i in range(4):\n    print(f'Epoch {i}: {lr / (i + 1)}')\nprint(0.75)\n"})
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "accuracy:max")
+    assert result.exit_code == 0, result.output
+    [pattern] = made().metrics[0].pattern  # type: ignore[index]
+    assert [line for line in ("Epoch 3: 0.025", "0.75") if re.search(pattern, line)] == ["0.75"]
+
+
 def test_what_loops_of_a_shell_script_go_through_is_searched(platform, written: Path) -> None:
     script = """
         # for lr in 1 2; do

@@ -219,6 +219,13 @@ def test_a_metric_that_the_job_names_is_not_that_of_the_training_set_behind_its_
         ("images/s: 5.5 6.5", {"images/s": 5.5}),
         ("Epoch 3, mae: 0.5, f1: 0.6", {"mae": 0.5, "f1": 0.6}),
         ("mae, f1: 0.5 0.6 0.7", {"f1": 0.5}),
+        ("Epoch 3 done, mae: 0.25, 12.3 s", {"mae": 0.25}),
+        ("Early stopping, mae: 0.25, 12 epochs", {"mae": 0.25}),
+        ("Improved, mae: 0.5 - 0.25", {"mae": 0.5}),
+        ("SVM, mae: 0.5 0.02", {"mae": 0.5}),
+        ("Done, mae: 0.25 in 12.5 s", {"mae": 0.25}),
+        ("Epoch 3 done, samples: 1,234", {}),
+        ("Train/val mae: 0.5/0.6, 12.3 s", {"train_mae": 0.5, "val_mae": 0.6}),
         ("strides, shape: [3, 224]", {}),
         ("mae (train): 0.9, mae (test): 0.8", {"train_mae": 0.9, "test_mae": 0.8}),
         ("accuracy (train): 0.9, accuracy (test): 0.8", {"train_accuracy": 0.9, "accuracy": 0.8}),
@@ -276,6 +283,7 @@ def test_a_step_may_stand_between_a_name_and_its_value(line: str, step: int, met
         ("[12:00:00] [3/10] loss: 0.93 (0.02)", {"loss": 0.93}),
         ("Test: [10/50] loss: 0.5 (12)", {"test_loss": 0.5}),
         ("Test [3/10]: loss: 0.5 (0.02)", {"loss": 0.5}),
+        ("Test [3/10] loss: 0.5 (0.02)", {"loss": 0.5}),
     ],
 )
 def test_a_number_in_parentheses_behind_that_of_a_batch_is_the_average(line: str, metrics: dict[str, float]) -> None:
@@ -609,6 +617,10 @@ def test_wide_gaps_separate_the_columns_of_a_header_whose_names_have_spaces() ->
     assert [(row.step, row.metrics) for row in read] == [(None, {}), (1, {"train_loss": 1.25}), (3, {})]
     for row in ("the train loss  is  fine", "7 8 9"):
         assert not parse(row).metrics
+    for row in ("Epoch   Train Loss   Time", "2   0.5   2.3 s"):
+        read.append(parse(row))
+    assert (read[-1].step, read[-1].metrics) == (2, {"train_loss": 0.5}), "a value may have a unit"
+    assert not parse("3   0.4   0.1  *").metrics, "a mark behind a row would shift its columns"
 
 
 @pytest.mark.parametrize("rule", ["+----------+-------+", "├──────────┼───────┤"])

@@ -63,7 +63,7 @@ def test_of_two_sources_at_about_the_same_time_the_one_that_is_listed_first_coun
     assert steps[0] == steps[1] == ([10, 20] if sources[0] == ROWS else [0, 1])
 
 
-HISTORY = {"loss": [0.9, 0.7], "acc": [0.5, 0.6], "layers": [8, 4, 2], "seconds": 3}
+HISTORY = {"loss": [0.9, 0.7], "acc": [0.5, 0.6], "layers": [8, 4, 2], "seconds": 3, "test": {"f2": 0.8}}
 
 
 @pytest.mark.parametrize("text", [json.dumps(HISTORY), json.dumps(HISTORY, indent=2), json.dumps(HISTORY) + "\n"])
@@ -73,10 +73,10 @@ def test_a_history_in_a_file_has_the_metrics_of_each_step(tmp_path: Path, text: 
     (trial.folder / "classes.json").write_text(text.replace("loss", "f1"))
     (trial.folder / "batches.json").write_text(text.replace('"layers"', '"epoch": 0, "layers"'))
     trial.prints(text.replace("acc", "f1"))
-    assert {name for _, metrics in trial.read(ended=True) for name in metrics} == {"seconds"}
+    assert {name for _, metrics in trial.read(ended=True) for name in metrics} == {"seconds", "test.f2"}
     (trial.folder / "history.json").write_text(text)
     made = trial.read(ended=True)
-    assert made == [(0, {"loss": 0.9, "acc": 0.5}), (1, {"loss": 0.7, "acc": 0.6, "seconds": 3.0})]
+    assert made == [(0, {"loss": 0.9, "acc": 0.5}), (1, {"loss": 0.7, "acc": 0.6, "seconds": 3.0, "test.f2": 0.8})]
 
 
 def test_the_steps_of_one_file_do_not_shift_those_of_another(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def run(
     read = [file for file in watched if (folder / file).exists() and (folder / file).stat().st_atime_ns]
     text = log.read_bytes().decode(errors="replace")  # keeps the carriage returns of progress bars
     output = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_WANDB_PREFIX))
-    held_out = {metric: name for metric in requested if (name := _held_out_name(output[-_MAX_OUTPUT:], metric))}
+    held_out = {metric: name for metric in requested if (name := _held_out_name(output[-(_MAX_OUTPUT // 8) :], metric))}
     names = tuple(dict.fromkeys((*requested, *held_out.values(), *_candidates(output[-_MAX_OUTPUT:], requested))))
     values, occurrences = _printed_metrics(output, names, scratch / "printed.log", folder, options, requested)
     metrics: dict[MetricSource, Mapping[str, float]] = {STDOUT: values} if values else {}
@@ -246,11 +246,12 @@ def _add_unnamed_metric(
     def source_of(pattern: str) -> MetricSource:
         return MetricSource("stdout", (f"^{pattern.replace('<value>', f'<{name}>')}$",))
 
-    if len(steps) >= _SERIES and steps == sorted(set(steps)):  # 1 0.9, 2 0.7, 3 0.6: the first number increases
+    # Below `Epoch 1: 0.9`, which may be a loss of training, a number alone is the result.
+    if lines_with_text and (number := re.fullmatch(_NUMBER_ALONE, lines_with_text[-1])):
+        metrics[source_of(_NUMBER_ALONE)] = {name: float(number["value"])}
+    elif len(steps) >= _SERIES and steps == sorted(set(steps)):  # 1 0.9, 2 0.7, 3 0.6: the first number increases
         source = source_of(_STEP_AND_NUMBER)
         metrics[source], steps_by_source[source] = {name: float(matches[-1]["value"])}, steps
-    elif lines_with_text and (number := re.fullmatch(_NUMBER_ALONE, lines_with_text[-1])):
-        metrics[source_of(_NUMBER_ALONE)] = {name: float(number["value"])}
 
 
 def declared_metrics(folder: Path, declared: Sequence[str]) -> dict[MetricSource, dict[str, float]]:

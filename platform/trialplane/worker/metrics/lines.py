@@ -63,8 +63,8 @@ _POSITION = re.compile(r"\[ *+\d{1,9}/\d")  # this search is fast
 # The position of a batch: `Train: [1][10/50]`, `Epoch: 3 [10/50]`, `Test: [ 10/50]`, `Train: 0 [ 10/50 ( 20%)]`. In `Epoch
 # [3/10]`, `Fold [3/10]` and `Test [3/10]: `, where a deviation may be in parentheses, is none.
 _BATCH = re.compile(
-    r"(?:\[\d{1,9}(?:/\d{1,9})?\]|(?<!\w)(?:epoch:? ?\d{1,9}|(?:train|val|test|eval|batch|iter|step)[a-z]{0,9}:?"
-    r"(?: \d{1,9})?))\s*+\[ *+\d{1,9}/\d{1,9}(?: *+\( *+\d{1,3}%\))?\](?!:)",
+    r"(?:\[\d{1,9}(?:/\d{1,9})?\]|(?<!\w)(?:epoch:? ?\d{1,9}|(?:batch|iter|step)[a-z]{0,9}:?(?: \d{1,9})?"
+    r"|(?:train|val|test|eval)[a-z]{0,9}(?:: ?\d{1,9}|:| \d{1,9})))\s*+\[ *+\d{1,9}/\d{1,9}(?: *+\( *+\d{1,3}%\))?\](?!:)",
     re.IGNORECASE,
 )
 # 2.2 ( 2.1), and not 2.2 (12)

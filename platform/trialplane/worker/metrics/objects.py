@@ -42,13 +42,13 @@ def history_rows(text: str) -> list[str]:
     if "[" not in text or not text.lstrip().startswith("{") or (record := _json_object(text)) is None:
         return []
     lists = {name: value for name, value in record.items() if isinstance(value, list) and all(map(is_number, value))}
-    numbers = {name: value for name, value in record.items() if is_number(value)}
     count = next((len(values) for name, values in lists.items() if _is_of_steps(name)), 0)
-    if not count or not numbers.keys().isdisjoint(STEPS):
+    if not count or any(is_number(record.get(name)) for name in STEPS):
         return []
     columns = {name: values for name, values in lists.items() if len(values) == count}
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return [json.dumps(row) for row in (*rows[:-1], numbers | rows[-1])]
+    others = {name: value for name, value in record.items() if name not in columns}  # those of objects, too
+    return [json.dumps(row) for row in (*rows[:-1], others | rows[-1])]
 
 
 def object_numbers(text: str) -> dict[str, float]:

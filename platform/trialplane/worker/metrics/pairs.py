@@ -34,9 +34,12 @@ _BOUND_BEFORE = re.compile(
 _IN_PARENTHESES = re.compile(rf"(?<=[\w-]) ?\((?:({DATA_SET})|(macro|micro|weighted|samples))\)(?=\s?[:=])")
 # Several values: those of `train/val loss: 0.5 / 0.6`, `precision, recall = 0.7 0.6`, `loss, acc: [0.5, 0.9]`, and with
 # their sets of data behind them, `loss: 0.5/0.6 (train/val)`.
-_ONE_OF_VALUES = r"[-+]?[\d.naifNAIF]++(?:[eE][-+]?\d+)?(?![\w:]|-\d)(?:\s?%)?"  # faster than `NUMBER`
+_ONE_OF_VALUES = r"[-+]?(?:[\d.]++(?:[eE][-+]?\d+)?|(?i:nan|inf))(?![\w:]|-\d|,\d{3})(?:\s?%)?"  # faster than `NUMBER`
+# Not the time or the count behind a value, as in `Epoch 3 done, loss: 0.5, 12.3 s`.
+_NO_UNIT = r"(?!\s?(?i:m?s|secs?|seconds?|min(?:ute)?s?|h|hours?|it|iter(?:ation)?s|epochs|steps)\b(?!\s?[:=]))"
 _VALUES = re.compile(
-    rf"[:=]\s*+(?:\[\s*+(?=\d*\.))?({_ONE_OF_VALUES}(?:(?:\s*+(?:[/,|&]|and\b|-(?=\s))\s*+|\s++){_ONE_OF_VALUES})++)"
+    rf"[:=]\s*+(?:\[\s*+(?=\d*\.))?({_ONE_OF_VALUES}(?:(?:\s*+/\s*+{_ONE_OF_VALUES})++"
+    rf"|(?:(?:\s*+(?:[,|&]|and\b|-(?=\s))\s*+|\s++){_ONE_OF_VALUES}{_NO_UNIT})++(?!\s?/)))"
     rf"(?:\s?\(({DATA_SET}(?:\s?[/,]\s?{DATA_SET})+)\))?"
 )
 # Names before a sign and several values: `train/val loss`, `precision, recall`, `loss (train/val)`.
@@ -148,9 +151,11 @@ def _pairs_in_order(names_text: str, values_text: str, sets_text: str) -> str:
     elif last_set and all(map(is_data_set, names[:-1])):
         names = [f"{data_set} {last_set[2]}" for data_set in (*names[:-1], last_set[1])]
     elif not all(map(is_data_set, names)) and (
-        any(map(is_data_set, names)) or bool(_FRACTION.fullmatch(values_text)) or ("/" in names_text) > ("/" in values_text)
+        any(map(is_data_set, names))
+        or bool(_FRACTION.fullmatch(values_text))
+        or (len(names) == 2 and ("/" if "/" in names_text else ",") not in values_text)
     ):
-        return ""  # in `val/acc: 0.9/0.8`, `test, correct: 98/100`, and `images/s: 5 6` the names are not several
+        return ""  # in `val/acc: 0.9/0.8`, `test, correct: 98/100`, `images/s: 5 6`, and `done, loss: 5 6` they are not
     if len(names) != len(values) or len(names) < 2:
         return names_text if sets_text or (last_set and len(names) > 1) else ""
     return ", ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True))
@@ -249,5 +254,5 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
     attached = r"(?=\d{1,15}\.\d++(?![\w.]|\s*[:=]|\s+[-+.\d]))"
     value_after = rf"(?<!\w)(?P<name>{name_pattern})(?:(?!\w)[\"']?{between}\s*+|{attached}){value}"
     fraction = r"(?P<value>\d*\.\d+|\d+(?:\.\d+)?(?= ?%))"
-    value_before = rf"(?:^|[:=|,;(]|(?<=\bscore )of(?= )) *+{fraction} ?%? ++(?P<name>{name_pattern})(?!\w)"
+    value_before = rf"(?:^|[:=|,;(]|(?<=\bscore )of(?= )) *+{fraction} ?%? ++(?P<name>{name_pattern})(?![\w@]|\s?[:=])"
     return re.compile(value_after, re.IGNORECASE), re.compile(value_before, re.IGNORECASE)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from trialplane.job import mlflow_names
 from trialplane.job.program import MetricSource, Program
 from trialplane.wire.records import StopRule
 from trialplane.worker import stopping
@@ -371,7 +372,8 @@ class Reader:
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             begin = file.seek(max(self._log_begin, self.log.stat().st_size - CHUNK))
             lines = file.read(CHUNK).decode(errors="replace").splitlines()
-            names = dict.fromkeys(name for line in lines for name in guess.candidates(line))
+            candidates = (name for line in lines for name in guess.candidates(line))
+            names = dict.fromkeys(name for name in candidates if len(name) <= mlflow_names.LONGEST)
             tail = Tail(self.log, Source(source, list(names)[:_MAX_SHOWN]), begin)
             for line_metrics in tail.read(ended=True, deadline=math.inf):
                 values.update(line_metrics.metrics)

@@ -31,6 +31,7 @@ class Table:
         self._header: list[str] = []  # columns of the table to which the next line may belong; empty outside a table
         self._spans: Sequence[tuple[int, int]] = ()  # positions of the columns; empty if no rule below the header shows them
         self._counter: int | None = None  # index of the column "#", which is the step, or of another that has numbers
+        self._has_gaps = False  # whether wide gaps separate the columns, whose names have spaces
         self._line_above = ""  # line that is a header if the next line is a rule
 
     def read(self, line: str) -> LineMetrics | None:
@@ -88,8 +89,8 @@ class Table:
         # Below a line with groups of columns, names occur twice: a metric is the first column of its name.
         self._header = ["" if name in header[:index] else name for index, name in enumerate(header)]
         self._spans = spans
-        has_gaps = not spans and any(" " in column for column in columns)
-        self._counter = columns.index(_COUNTER) if _COUNTER in columns else 0 if has_gaps else None
+        self._has_gaps = not spans and any(" " in column for column in columns)
+        self._counter = columns.index(_COUNTER) if _COUNTER in columns else 0 if self._has_gaps else None
         return True
 
     def _row_values(self, line: str, words: Sequence[str]) -> dict[str, float]:
@@ -114,9 +115,13 @@ class Table:
             filled_count = sum(cell != "" for cell in cells)
             if 2 * filled_count > column_count:  # otherwise the text is not in these columns, or is hardly a row
                 return cells
+        if self._has_gaps:  # of `1   0.5   90 %` the last cell has two words
+            words = _WIDE_GAP.split(line.strip())
         if len(words) == column_count:
             return words
         begins_with_index = len(words) == column_count + 1 and not self._spans  # of pandas; the header has no name for it
+        if self._has_gaps and number(words[-1]) is None:  # a mark behind the row, as in `1   0.5   0.6   *`
+            return ()
         return words[1:] if begins_with_index else ()
 
 
