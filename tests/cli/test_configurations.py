@@ -230,6 +230,8 @@ def test_a_folder_without_python_files_is_no_package(workplace: Path) -> None:
     text = "import models\n"
     file = write(workplace, {"src/fit.py": text, "models/.gitkeep": "", "models/best/net.pt": ""}) / "src/fit.py"
     assert script_folder.start(file, script.read(text, "fit.py"), text).roots == []
+    root = write(workplace, {"models/large/nets/core.py": ""})
+    assert script_folder.start(file, script.read(text, "fit.py"), text).roots == [root]
 
 
 def test_the_folders_of_a_commands_modules_are_looked_for_once(

@@ -92,6 +92,8 @@ def test_values_of_the_only_module_that_sets_them_are_replaced(platform: Platfor
     [
         ("f(depth=3)\n", "f(depth=3)\n", "let it read --depth"),  # one of them would be a guess
         ("def f(depth=3): ...\n", "", "let it read --depth"),  # its callers may override it
+        ("if __name__ == '__main__':\n    depth = 3\n", "", "let it read --depth"),  # an import does not set it
+        ("def f(parser): parser.add_argument('--depth', default=3)\n", "", "let it read --depth"),
         ("A(depth=3)\nB(depth=3)\n", "", "nets.py, which it reads, has A.depth and B.depth"),
     ],
 )

@@ -125,7 +125,10 @@ def test_a_flag_overrides_the_one_setting_that_it_means(flag: str, keys: list[st
         ("--hparams name=x,lr=a", {"name": "name=", "model.lr": "lr="}),
         ("--hparams=lr=[1,2]", {"model.lr": "lr="}),
         ("--opts steps 3 lr 0.1", {"model.lr": "lr"}),
+        ("--opts lr 0.1", {"model.lr": "lr"}),
         ("--opts lr adam", {}),
+        ("--tag lr 4", {}),
+        ("--out runs/lr=0.1", {}),
         ("--data-lr 0.1 -lr 0.1 x.lr=0.1 name", {}),
     ],
 )
@@ -284,6 +287,9 @@ params <- list(
 )
 params$lambda = 1
 fit(data, "a, b = 3", 'it', alpha = 0.1)
+square <- function(x) x^2
+.seed <- 1
+rate.of.growth <- 0.2
 train <- function(n = 5, m = c(1, 2)) {
   x <- 5 + 3
 }
@@ -291,7 +297,8 @@ steps <- 2
 steps <- 3
 years <- 2020:2024
 """
-    assert settings.values(text, "a.R") == {"eta": 0.1, "max_depth": 6, "gamma": 0.5, "lambda": 1, "alpha": 0.1}
+    read = {"eta": 0.1, "max_depth": 6, "gamma": 0.5, "lambda": 1, "alpha": 0.1, "rate.of.growth": 0.2}
+    assert settings.values(text, "a.R") == read
     replaced = settings.replace_values(text, {"eta": 1e-05, "max_depth": 8, "alpha": 2.0}, "a.R")
     changed = text.replace("eta <- 0.1", "eta <- 1e-05").replace("6L", "8L").replace("alpha = 0.1", "alpha = 2.0")
     assert replaced == changed
@@ -310,20 +317,26 @@ int main(int argc, char **argv) {
     double eta = 1e-3; // eta = 5;
     for (int j = 0; j < 10; j++) { }
     float w[2] = {1, 2};
+    int steps = 10'000;
+    struct P p = {
+        .drop = 0.3,
+    };
     printf("%d, b = 3", 3);
     if (size == 4) x += 2;
 }
 """
-    assert settings.values(text, "a.c") == {"LR": 0.1, "BATCH": 100, "decay": 0.9, "eta": 0.001}
+    assert settings.values(text, "a.c") == {"LR": 0.1, "BATCH": 100, "decay": 0.9, "eta": 0.001, "drop": 0.3}
     replaced = settings.replace_values(text, {"LR": 1e-05, "BATCH": 8, "eta": 0.5}, "a.c")
     assert replaced == text.replace("0.1f", "1e-05f").replace("100", "8").replace("1e-3", "0.5")
     for line in ("#ifndef LR", "    n = atoi(argv[1]);", "    options.parse(argc, argv);"):
         assert settings.values(f"{text}{line}\n", "a.c") == {}, "it may have another value"
 
 
-@pytest.mark.parametrize("part", ["'", '"\\', "/*", "a$", "(a=", "argv ", "function ", "int ", "#define ", ",a=", " "])
+@pytest.mark.parametrize(
+    "part", ["'", '"\\', "/*", "a$", "(a=", "argv ", "function ", "int ", "#define ", ",a=", " ", "a <- 1", "1"]
+)
 def test_a_long_program_takes_linear_time(part: str) -> None:
-    assert not settings.spans(part * 16_000 + "+", "a.c")
+    assert not settings.spans(f"a <- {part * 16_000}+", "a.c")
 
 
 def test_one_text_for_several_names_of_a_python_module_stays() -> None:
@@ -335,6 +348,7 @@ def test_one_text_for_several_names_of_a_python_module_stays() -> None:
 
 def test_a_shell_script_stays_one() -> None:
     script = "# LR=9\nexport LR=0.1 # --lr 2\nN='3'\nOUT=a1\n"
+    script += 'echo "LR=0.05 was too small"\n'
     script += "python a.py --wd=1e-4 -b 8 --name x1 a.b=.5 OPT.LR 1 \\\n  --drop 0.5\n"
     read = {"LR": 0.1, "N": 3, "wd": 1e-4, "b": 8, "a.b": 0.5, "OPT.LR": 1, "drop": 0.5, "lr": 2}
     words = {"OUT": "a1", "name": "x1"}

@@ -24,6 +24,7 @@ from trialplane.importing.script import Script
 from trialplane.job import document, module_files, notebook
 
 _MOST_FILES = 200
+_MOST_ENTRIES = 1000
 _NAMED_PATH = re.compile(r"(?<![\w./$-])(?:\./)?(\w[\w-]*(?:[./][\w.-]+)+|\w[\w./-]*/)")  # run.py, ./data/, src/fit.py
 _NAMED_MODULE = re.compile(r"python[\d.]*(?:\s+-[a-z])*\s+-m\s+([\w.]+)")  # python -m src.fit
 MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w{1,99}(?:\.\w{1,99})*)'", re.ASCII)
@@ -317,8 +318,15 @@ def has_module(folder: Path, name: str) -> bool:
 
 
 def _has_files(package: Path) -> bool:
-    """Return whether a folder has files of Python, perhaps compiled, or only folders with such files."""
-    return any(next(package.glob(pattern), None) for pattern in ("*.py", "*.so", "*/*.py"))
+    """Return whether a folder has files of Python, perhaps compiled, or folders with such files, near its beginning."""
+    entries_left = _MOST_ENTRIES
+    for _, folders, files in os.walk(package):
+        if any(name.endswith((".py", ".so")) for name in files):
+            return True
+        entries_left -= len(folders) + len(files)
+        if entries_left < 0:  # a folder of data
+            break
+    return False
 
 
 def exists(path: Path) -> bool:

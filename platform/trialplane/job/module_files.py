@@ -73,17 +73,30 @@ def with_values(names: Collection[str], file: Path, folder: Path, roots: Sequenc
     keys_by_module: dict[str, list[str]] = {}
     for path in imported(file, roots) if names else ():
         module = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else ""
-        if module and not _TESTS.search(module):
+        # Most modules of a large project do not have the names, and finding all of their values takes long.
+        text = settings.normalized(_text(path)) if module and not _TESTS.search(module) else ""
+        if any(re.sub(r"_\d+$", "", settings.normalized(name).rpartition(".")[2]) in text for name in names):
             keys = [key for key in _values(path) if any(settings.may_mean(name, key) for name in names)]
             keys_by_module |= {module: keys} if keys else {}
     return keys_by_module if len(keys_by_module) == 1 else {}
 
 
 def _values(file: Path) -> list[str]:
-    """Return the names of the values in a module, without the defaults of arguments, which callers may override."""
+    """Return the names of the values in a module, without those that an import does not set or that callers may override.
+
+    These are values below `if __name__ == "__main__":`, and defaults of functions and of a parser's arguments.
+    """
     text = _text(file)
-    spots = arguments.spots(notebook.parse_or_empty(text))
-    return [name for name in settings.spans(text, file.name) if not spots[name].is_default] if spots else []
+    tree = notebook.parse_or_empty(text)
+    spots = arguments.spots(tree)
+    in_main = {id(node) for block in tree.body if arguments.is_main(block) for node in ast.walk(block)}
+    return [
+        name
+        for name in (settings.spans(text, file.name) if spots else ())
+        if not spots[name].is_default
+        and id(spots[name].value) not in in_main
+        and getattr(spots[name].parent, "arg", "") != "default"  # add_argument("--lr", default=0.1)
+    ]
 
 
 def _text(file: Path) -> str:

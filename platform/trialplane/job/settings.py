@@ -31,7 +31,7 @@ CODE = (*SHELLS, *_PROGRAMS)
 _PYTHON = ".py"
 _LINE_SUFFIXES = (".toml", ".ini", ".cfg", ".conf", ".gin")  # formats with sections in brackets and a value in a line
 SUFFIXES = (".yaml", ".yml", ".json", *_LINE_SUFFIXES, _PYTHON, *CODE)
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+NUMBER = r"[-+]?+(?:\d++\.?+\d*+|\.\d++)(?:[eE][-+]?+\d++)?+"
 # LR=0.1 at the beginning of a line, and --lr 0.1, --lr=0.1, -l 0.1, train.lr=0.1, "lr=0.1,n=2", SOLVER.LR 0.1, {"lr": 0.1}
 # anywhere.
 _NUMBER_OF_NAME = re.compile(
@@ -49,23 +49,28 @@ _WORD_OF_NAME = re.compile(
     r"""(?<!\S)(?:--(?P<flag>[A-Za-z][\w.-]*)[ \t=]+|(?P<key>[A-Za-z_]\w*)=)"""
     r"""(?P<value>(?P<quote>["'])\w[\w+. -]*(?P=quote)|[A-Za-z][\w+-]*)(?=[\s;]|$)"""
 )
-# What sets a value in a command: --lr, lr=0.1 and lr 0.1.
+# What sets a value in a command: --lr, lr=0.1, SOLVER.LR 0.1, and after a number or --opts also lr 0.1. In `--out runs/lr=1`
+# and `timeout 60 python`, nothing does.
 _SETS = re.compile(
-    rf"(?<!\S)(?P<flag>--[A-Za-z][\w.-]*+)(?=[\s=]|$)|(?<![\w.-])(?P<key>[A-Za-z_][\w.]*+)(?:=|(?= +{NUMBER}(?!\S)))"
+    rf"(?<!\S)(?P<flag>--[A-Za-z][\w.-]*+)(?=[\s=]|$)|(?<![^\s\x22'=,])"
+    r"(?P<key>[A-Za-z_][\w.]*+(?==)"
+    rf"|(?:[A-Za-z_]\w*+\.|(?<=\d )|(?<=--opts )|(?<=--overrides ))[\w.]++(?= +{NUMBER}(?!\S)))=?"
 )
 _OF_CONFIG = re.compile(r"^(?:config|cfg|conf|settings|h?params|args)\.")  # --config.lr, which is lr of the file
 # eta <- 0.1, params$eta = 0.1, const float lr = 0.1f; and #define LR 0.1 at the beginning of a line; f(x, eta = 0.1)
 # anywhere.
 _NUMBER_IN_PROGRAM = re.compile(
     rf"""(?:^[ \t]*+(?:\#define[ \t]++(?P<macro>[A-Za-z_]\w*+)[ \t]++"""
-    rf"""|(?:(?:static|const|unsigned|long|short|int|float|double|size_t)[ \t]++)*+(?:[A-Za-z_.][\w.]*+\$)?+"""
-    rf"""(?P<variable>[A-Za-z_.][\w.]*+)[ \t]*+(?:<-|=)[ \t]*+)|[(,][ \t]*+(?P<key>[A-Za-z_.][\w.]*+)[ \t]*+=[ \t]*+)"""
+    rf"""|(?:(?:static|const|unsigned|long|short|int|float|double|size_t)[ \t]++)*+"""
+    rf"""(?:[A-Za-z_.][\w.]*+\$|\.(?=[\w.]++[ \t]*+=[^=]))?+(?P<variable>[A-Za-z_]\w*+(?:\.\w++)*+)[ \t]*+(?:<-|=)[ \t]*+)"""
+    rf"""|[(,][ \t]*+(?P<key>[A-Za-z_]\w*+(?:\.\w++)*+)[ \t]*+=[ \t]*+)"""
     rf"""(?P<value>{NUMBER})(?=[fFLuU]?+[ \t]*+(?:[,;)\r]|$))""",
     re.MULTILINE,
 )
 # What is not read there: comments, texts, and the defaults of R's functions: function(eta = 0.1) {.
 _NO_CODE = re.compile(
-    r"""//[^\n]*+|\#(?!define\b)[^\n]*+|/\*(?s:.*?)(?:\*/|\Z)|"(?:[^"\\\n]|\\.)*+"?|'(?:[^'\\\n]|\\.)*+'?|\bfunction\b[^{]*+"""
+    r"""//[^\n]*+|\#(?!define\b)[^\n]*+|/\*(?s:.*?)(?:\*/|\Z)|"(?:[^"\\\n]|\\.)*+"?|(?<!\d)'(?:[^'\\\n]|\\.)*+'?"""
+    r"""|\bfunction[ \t]*+\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\)"""
 )
 # What may give numbers of such a program other values: arguments, environment variables, and gcc -DLR=0.1. The first argv is
 # that of `main`.
@@ -193,7 +198,8 @@ def _matches_by_name(pattern: re.Pattern[str], text: str) -> dict[str, list[re.M
     for match in pattern.finditer(text):
         before_value = text[: match.start("value")].rpartition("\n")[2]  # in its line
         is_comment = before_value.lstrip().startswith("#") and not match.groupdict().get("macro")  # of #define
-        if not is_comment:
+        is_printed = match.groupdict().get("key") and re.match(r"\s*+(?:echo|printf)\s", before_value)  # echo "lr=0.1"
+        if not (is_comment or is_printed):
             # Each notation, such as --lr 0.1 and LR=0.1, has its own group for the name.
             name = next(part for group, part in match.groupdict().items() if part and group not in ("value", "quote"))
             matches_by_name.setdefault(name, []).append(match)
