@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 from trialplane.worker.metrics.headings import DATA_SET, Heading, data_set_at, is_data_set
 from trialplane.worker.metrics.names import Names, spelling
-from trialplane.worker.metrics.numerals import CALL_PREFIX, LIST_PREFIX, NUMBER, NUMBER_END
+from trialplane.worker.metrics.numerals import CALL_PREFIX, LIST_PREFIX, NUMBER, NUMBER_END, THOUSANDS
 
+# What makes another metric of a name, as a set of data does: `Adjusted R2`, `adj. R2`, `balanced accuracy`, `PR AUC`.
+_KIND = rf"{DATA_SET}|[aA]dj(?:usted|\.)?|[bB]alanced|PR|pr"
 _PAIR = re.compile(
-    rf"(?<![\w./@-])(?:({DATA_SET})[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?"
-    rf"{CALL_PREFIX}{LIST_PREFIX}({NUMBER})(?:\s*+/\s*+(\d{{1,15}}))?{NUMBER_END}"
+    rf"(?<![\w./@-])(?:({_KIND})[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?"
+    rf"{CALL_PREFIX}{LIST_PREFIX}({THOUSANDS}|{NUMBER})(?:\s*+/\s*+(\d{{1,15}}))?{NUMBER_END}"
 )
 _NO_NAMES = frozenset({"is", "are", "was", "of", "to", "at"})  # `the error of the prediction is: 0.5`
 # A name before the sets of data of its values: `accuracy train: 0.9 test: 0.8`, `loss on test: 0.3`, `mae (val: 2)`.
@@ -23,13 +25,18 @@ _NO_LABELS = _NO_NAMES | frozenset(
 )
 _LONGEST_LABEL = 60  # characters
 _BETWEEN_SETS = re.compile(r"[\s,;|/%]*")  # `train: 71%, test: 58%`
-_SET_BEFORE_VALUE = re.compile(rf"[\s(]*(?:(?:on|of|for|in)\s+)?(?:the\s+)?({DATA_SET})\s?[:=]\s*{CALL_PREFIX}{LIST_PREFIX}")
+# Words between a name and its value: `test: 0.9`, `on the train set is 0.9`, `of the net on 10000 test images: 54 %`.
+_SET_BEFORE_VALUE = re.compile(
+    rf"(?:[^:=]*\s(?:on|of|for|in|over)\s+|[\s(]*)(?:the\s+)?(?:\d+\s+)?({DATA_SET})(?:\s\w+)?\)?\s?(?:[:=]|is\b)\s*"
+    rf"{CALL_PREFIX}{LIST_PREFIX}"
+)
 _BAR = re.compile(r"%\|[\s\d#█▉▊▋▌▍▎▏]*\|")  # of a progress bar, whose label is before its percentage: `Map: 100%|███|`
-_DATA_SET_BEFORE = re.compile(rf"(?<!\w){DATA_SET}[\s_-]*$")
+_KIND_BEFORE = re.compile(rf"(?<!\w)(?:{_KIND})[\s_-]*$")
 # A number after such words and a name is where the metric begins or a bound: `Start training from score 0.5`.
 _BOUND_BEFORE = re.compile(
-    r"(?<!\w)(?:from|than|until|below|above|under)\s+(?:(?:the|best|last|previous)\s+)*$", re.IGNORECASE
+    r"(?<!\w)(?:from|than|until|below|above|under)\s+(?:(?:an?|the|best|last|previous)\s+)*$", re.IGNORECASE
 )
+_ARTICLE_BEFORE = re.compile(r"\ban? $")  # `achieved an accuracy of 0.9`, unlike `change in accuracy of 0.1`
 # A set of data or an average in parentheses behind a name: `accuracy (test): 0.9`, `F1 (macro) = 0.8`.
 _IN_PARENTHESES = re.compile(rf"(?<=[\w-]) ?\((?:({DATA_SET})|(macro|micro|weighted|samples))\)(?=\s?[:=])")
 # Several values: those of `train/val loss: 0.5 / 0.6`, `precision, recall = 0.7 0.6`, `loss, acc: [0.5, 0.9]`, and with
@@ -55,7 +62,7 @@ class _Pair(NamedTuple):
     """A match of `_PAIR`, by its groups.
 
     Attributes:
-        data_set: Set of data directly before the name; None without one.
+        data_set: Set of data, or another kind of the metric, directly before the name; None without one.
         name: Name.
         quote: Quotation mark after the name; "" without one.
         sign: "=" or ":".
@@ -109,7 +116,9 @@ def pairs_of(line: str, names: Names, headings: Sequence[Heading]) -> dict[str, 
             name = pair.name if is_second else full_name
         if pair.is_written_as_port and name.lower() not in names.requested:
             continue
-        value = float(pair.text)
+        if "," in pair.text and not ("." in pair.text or is_requested or name in names.requested.values()):
+            continue  # `layers: 64,128` is perhaps a list
+        value = float(pair.text.replace(",", ""))
         if pair.total and int(pair.total) and names.lookup(name).step_rank < 0:  # in `step: 3/10`, the step is 3
             value /= int(pair.total)
         numbers.setdefault(name, value)
@@ -205,7 +214,10 @@ class Spelling(NamedTuple):
             text_before = line[max(0, match.start() - 30) : match.start()]
             if _BAR.match(line, match.end()) or _BOUND_BEFORE.search(text_before):
                 continue
-            if _DATA_SET_BEFORE.search(text_before):
+            text_between = line[match.end("name") : match.start("value")]
+            if text_between.strip() == "of" and not _ARTICLE_BEFORE.search(text_before):
+                continue
+            if _KIND_BEFORE.search(text_before):
                 follows_other_set = True
                 continue
             if names.whole_name(line, match.start("name"), match.end("name")):
@@ -215,7 +227,7 @@ class Spelling(NamedTuple):
                 data_set = set_before_value[1].lower()
             else:
                 data_set = "" if follows_other_set else data_set_at(match.start(), headings)
-            full_name, value = names.in_data_set(self.name, data_set), float(match["value"])
+            full_name, value = names.in_data_set(self.name, data_set), float(match["value"].replace(",", ""))
             if full_name.lower() == self.metric.lower():
                 return self.metric, value
             if self.name == self.metric:
@@ -241,15 +253,18 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
         return ()
     # Between the name and its value: other words and a sign as `:`, or `on the 100 images:`, or `is`, or
     # `AVG`, or `->`, or `has been updated to`, or `improved from 0.4 to`, or `decreased (0.4 -->`,
-    # or nothing.
+    # or `is ==>`, or `on the test set is`, or after an article `of`, or nothing. In `accuracy of  cat : 40 %` the value is
+    # that of a class.
+    fraction_ahead = r"(?=\s*+[-+]?(?:\d*\.\d|\d+(?:e|\s?%)))"
     between = (
-        r"(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]"
+        r"(?!\s+of\s+(?!model|net)\w++\s:\s*+\d++\s%)(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]"
         # Only before a decimal number: `loss average 10 batches` has none.
-        r"|\s+(?:avg|average|mean|score|value)\b(?=\s*+[-+]?\d*\.\d)|\s*+is\b|\s*+->"
+        r"|\s+(?:avg|average|mean|score|value)\b(?=\s*+[-+]?\d*\.\d)|\s*+is\b(?!\s*+[=-]+>)|\s*+(?:is\s++)?[=-]{1,3}>"
+        rf"|\s+(?:on|of|over|for|in)\s[^:=|,;\n]{{0,60}}?\sis\b{fraction_ahead}|\s+of\b{fraction_ahead}"
         r"|(?:\s+(?:has|have|was|were|is|been)){0,2}\s+(?:updated|improved|increased|decreased|reduced|dropped|changed)"
         rf"(?:(?:\s+from\s+{NUMBER}\s?%?)?\s+to(?=\s)|\s+\({NUMBER}\s*+-+>))?"
     )
-    value = rf"{CALL_PREFIX}{LIST_PREFIX}(?P<value>{NUMBER}){NUMBER_END}"
+    value = rf"{CALL_PREFIX}{LIST_PREFIX}(?P<value>{THOUSANDS}|{NUMBER}){NUMBER_END}"
     # Without anything between, only a decimal number: `loss0.595`, and not `mAP0.5: 0.6` or `loss0.595.pt`.
     attached = r"(?=\d{1,15}\.\d++(?![\w.]|\s*[:=]|\s+[-+.\d]))"
     value_after = rf"(?<!\w)(?P<name>{name_pattern})(?:(?!\w)[\"']?{between}\s*+|{attached}){value}"
