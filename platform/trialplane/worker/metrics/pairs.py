@@ -136,7 +136,10 @@ def with_pairs(line: str) -> str:
         return line
     parts, end = [], 0
     for match in _VALUES.finditer(line):
-        names_match = _NAMES.search(line, max(end, match.start() - _LONGEST_NAMES), match.start())
+        begin = max(end, match.start() - _LONGEST_NAMES)
+        if _FRACTION.fullmatch(match[1]) and line.find("/", begin, match.start()) < 0:  # faster than a search for names
+            continue
+        names_match = _NAMES.search(line, begin, match.start())
         if names_match and (pairs := _pairs_in_order(names_match[1], *match.groups(default=""))):
             parts += [line[end : names_match.start()], pairs]
             end = match.end()
