@@ -162,6 +162,11 @@ def test_an_objective_that_the_run_has_not_shown_is_used_and_named(platform, wri
     assert "objective: auc, maximized (one run did not show it)" in result.stderr
     assert "; `--objective val_acc:max` at submit picks one that it did show;" in result.stderr
     assert "\n# pruner: asha # not used: one run did not show auc" in Path("src/job.yaml").read_text()
+    Path("src/job.yaml").unlink()
+    text = BODY.replace("val_acc=", "auc=0.0 acc=")
+    (written / "fit.py").write_text(f"import fire\ndef main(lr=0.1): ...\nfire.Fire(main)\n{text}")
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "test_acc:max")
+    assert "; `--objective acc:max` at submit picks one that it did show;" in result.stderr, result.output
 
 
 def test_a_number_of_any_name_is_a_metric_if_the_user_names_it(platform, written: Path) -> None:

@@ -142,7 +142,7 @@ _OF_ROLLOUTS = re.compile(r"(?:use)?gae(?:lambda|gamma)?|lambdagae|totaltimestep
 _OF_PPO = re.compile(r"clip(?:coef|eps|epsilon|param|range|ratio)")  # also of gradients; without another duration not of PPO
 _OF_DIFFUSION = re.compile(r"\w*(?:diffusion|ddim|ddpm|unet|noise(?:schedule|steps))\w*|beta(?:start|min|0|schedule)")
 # Words of the data on which a metric is measured.
-_VALIDATION = _word_set("val valid validation eval evaluation dev development")
+_VALIDATION = _word_set("val valid validation validate eval evaluation evaluate dev development")
 _HELD_OUT = _VALIDATION | {"test", "testing"}
 _TRAINING = _word_set("train training")
 

@@ -202,6 +202,9 @@ def test_a_name_before_several_sets_of_data_belongs_to_each(names: tuple[str, ..
     [
         ("Dev: time: 0.52s; acc: 0.9, f: 0.4", {"dev_acc": 0.9, "dev_f": 0.4}),
         ("[Dev] acc 0.9", {"dev_acc": 0.9}),
+        ("average test of epoch 3: test_error: 0.1 f: 0.4", {"test_error": 0.1, "test_f": 0.4}),
+        ("Validate performance at epoch 3: loss: 0.5, acc: 0.8", {"val_loss": 0.5, "validate_acc": 0.8}),
+        ("Best test performance at epoch 3: f: 0.4", {"test_f": 0.4}),
         ("Validation: loss: 0.5 acc: 0.8", {"val_loss": 0.5, "validation_acc": 0.8}),
         ("Epoch 3 Valid | loss 0.5 | acc 0.8", {"val_loss": 0.5}),
         ("Valid loss: 0.5, valid_acc: 0.8", {"val_loss": 0.5, "valid_acc": 0.8}),

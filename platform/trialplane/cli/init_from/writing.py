@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import os
 import re
 import shlex
@@ -563,7 +564,8 @@ def _summary(
         names = list(dict.fromkeys(script_job.metric_names(result)))
         direction = objective.fields["direction"]
         other_names = [name for name in names if guess.direction(name) == direction and not guess.is_of_training(name)]
-        other_name = guess.possible_objective(other_names)
+        similar_names = difflib.get_close_matches(objective.metric, other_names, n=1, cutoff=0.5)
+        other_name = next(iter(similar_names), guess.possible_objective(other_names))
         if len(names) > 1 and request.objective is None:
             summary += "; `--objective METRIC:min` or `:max` at submit picks another metric"
         elif objective.metric not in names and other_name:

@@ -20,7 +20,8 @@ _MAX_NAMES = 10_000  # names in the cache
 _OWN_DATA_SET = re.compile(rf"{DATA_SET}[_/ ]")
 # Usual words of names in their shortest form.
 _SHORT_WORDS = {"validation": "val", "valid": "val", "training": "train", "testing": "test", "accuracy": "acc"}
-_SHORT_WORDS |= {"evaluation": "eval", "development": "dev"}
+_SHORT_WORDS |= {"evaluation": "eval", "development": "dev", "validate": "val", "validating": "val"}
+_SHORT_WORDS |= {"evaluate": "eval", "evaluating": "eval"}
 _LONGEST_BEGINNING = 100  # characters of a name before its last words
 _MOST_AMBIGUOUS = 20  # names of a metric in nested objects
 
