@@ -160,6 +160,18 @@ def test_a_failed_study_of_a_script_that_names_data_above_its_folder_shows_the_c
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
 
 
+def test_a_failed_study_whose_parameter_names_a_file_of_the_working_directory_shows_its_path(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(written, {"code/fit.py": ARGUMENTS, "rows.csv": "1\n", "code/beside.csv": "1\n", "beside.csv": "1\n"})
+    monkeypatch.setattr(submit, "_submit", lambda *_args, **_options: EXIT_RUN_FAILED)
+    monkeypatch.chdir(written)
+    params = ["--param", "data=rows.csv", "--param", "other=beside.csv", "--param", "name=no.csv"]
+    result = platform("submit", "hpo", "code/fit.py", "--space", "lr=0.1..1", "--objective", "loss:min", *params, "--local")
+    assert f"with --local, `--param data={written}/rows.csv` gives them its path" in result.stderr, result.output
+    assert result.stderr.count("gives them its path") == 1
+
+
 # It imports `settled` from a folder `lib` that only PYTHONPATH has.
 HYDRA = """
 import hydra, settled

@@ -224,6 +224,12 @@ def _note_remedy(
     data = files_above.data_above(script.Call(file.name, folder=str(file.parent)), folder)
     if data is not None:
         output.note(f"{job} names {data}, and trials get a copy of {folder} only: `{typed_command}` makes a job with both")
+    for name, _, value in (text.partition("=") for text in param_texts):
+        if Path(value).is_file() and not (folder / value).exists():
+            remedy = shlex.join(["--param", f"{name}={Path(value).resolve()}"])
+            output.note(
+                f"{value} is here, and trials get a copy of {folder} only: with --local, `{remedy}` gives them its path"
+            )
 
 
 @contextlib.contextmanager

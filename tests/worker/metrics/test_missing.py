@@ -45,6 +45,9 @@ def test_losses_and_scores_that_are_read_only_by_their_names_are_told(tmp_path: 
         ("acc1", ("Acc_1", "Acc_5"), "Acc_1"),
         ("loss", ("a/loss", "b/loss"), ""),
         ("loss", ("train/loss",), ""),
+        ("loss", ("train-loss", "test-loss"), "test-loss"),
+        ("loss", ("val_loss", "test_loss"), ""),
+        ("loss", ("aux-loss",), ""),
     ],
 )
 def test_one_metric_with_the_words_of_a_name_or_behind_a_slash_is_similar(

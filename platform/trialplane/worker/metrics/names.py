@@ -197,12 +197,13 @@ def same_words(name: str, metrics: Iterable[str]) -> str:
 
 
 def similar_name(name: str, metrics: Collection[str]) -> str:
-    """Return the metric with the words of a name, or else the one that has the name behind a slash; "" without one.
+    """Return the metric with the words of a name, or else the one that has the name behind a slash or a set; "" without one.
 
-    It is `metrics/mAP_0.5` for `mAP_0.5`, but none of training data.
+    It is `metrics/mAP_0.5` for `mAP_0.5`, and `test-auc` for `auc`, but none of training data.
     """
-    behind_slash = [metric for metric in metrics if metric.endswith(f"/{name}") and _words(metric).isdisjoint(TRAINING_SETS)]
-    return same_words(name, metrics) or (behind_slash[0] if len(behind_slash) == 1 else "")
+    longer_name = re.compile(rf"(?:.*/|{DATA_SET}[-_])(?:{re.escape(name)})")
+    longer = [metric for metric in metrics if longer_name.fullmatch(metric) and _words(metric).isdisjoint(TRAINING_SETS)]
+    return same_words(name, metrics) or (longer[0] if len(longer) == 1 else "")
 
 
 def _words(name: str) -> frozenset[str]:
