@@ -389,6 +389,7 @@ FORMS: dict[str, tuple[dict[str, str], list[str], set[str], list[str]]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form(platform, workplace: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     files, words, searched, expected = FORMS[form]
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # the job would have it
     monkeypatch.chdir(write(workplace / "src", files))
     result = platform("init", "--from", *words)
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
