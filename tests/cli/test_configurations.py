@@ -232,6 +232,9 @@ def test_a_folder_without_python_files_is_no_package(workplace: Path) -> None:
     assert script_folder.start(file, script.read(text, "fit.py"), text).roots == []
     root = write(workplace, {"models/large/nets/core.py": ""})
     assert script_folder.start(file, script.read(text, "fit.py"), text).roots == [root]
+    (root / "models/large/nets/core.py").unlink()
+    write(workplace, {"models/nets/core.py": "", **{f"models/best/{index}.pt": "" for index in range(1100)}})
+    assert script_folder.start(file, script.read(text, "fit.py"), text).roots == [root]
 
 
 def test_the_folders_of_a_commands_modules_are_looked_for_once(

@@ -1083,6 +1083,11 @@ def test_a_number_alone_at_the_end_comes_before_those_behind_steps(platform, wri
     assert result.exit_code == 0, result.output
     [pattern] = made().metrics[0].pattern  # type: ignore[index]
     assert [line for line in ("Epoch 3: 0.025", "0.75") if re.search(pattern, line)] == ["0.75"]
+    Path("src/job.yaml").unlink()
+    write(written, {"fit.py": "lr = 0.1\nfor i in range(4):\n    print(i, lr / (i + 1))\nprint(12.5)\n"})
+    platform("init", "--from", str(written / "fit.py"), "--objective", "accuracy:max")
+    [pattern] = made().metrics[0].pattern  # type: ignore[index]
+    assert [line for line in ("3 0.025", "12.5") if re.search(pattern, line)] == ["3 0.025"], "12.5 may be a time"
 
 
 def test_what_loops_of_a_shell_script_go_through_is_searched(platform, written: Path) -> None:

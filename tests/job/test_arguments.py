@@ -165,9 +165,9 @@ def test_parsers_of_dataclasses_read_flags_as_they_were_meant() -> None:
             "def fit(lr):\n    pass\n\ndef fit(n):\n    pass\nfit(2)",
             "def fit(lr):\n    pass\n\ndef fit(n):\n    pass\nfit(2)",
         ),
-        (  # a call overrides only the default of its own function
+        (  # the default of one function and the number in a call of another are two values
             "def Net(size=3):\n    pass\n\ndef top(size):\n    pass\ntop(1)",
-            "def Net(size=9):\n    pass\n\ndef top(size):\n    pass\ntop(1)",
+            "def Net(size=3):\n    pass\n\ndef top(size):\n    pass\ntop(1)",
         ),
         ("def Net(lr, size):\n    pass\nNet(2, 3)", "def Net(lr, size):\n    pass\nNet(2, 9)"),
         (

@@ -128,6 +128,7 @@ def test_a_flag_overrides_the_one_setting_that_it_means(flag: str, keys: list[st
         ("--opts lr 0.1", {"model.lr": "lr"}),
         ("--opts lr adam", {}),
         ("--tag lr 4", {}),
+        ("++lr=0.1", {"model.lr": "lr="}),
         ("--out runs/lr=0.1", {}),
         ("--data-lr 0.1 -lr 0.1 x.lr=0.1 name", {}),
     ],
@@ -348,9 +349,9 @@ def test_one_text_for_several_names_of_a_python_module_stays() -> None:
 
 def test_a_shell_script_stays_one() -> None:
     script = "# LR=9\nexport LR=0.1 # --lr 2\nN='3'\nOUT=a1\n"
-    script += 'echo "LR=0.05 was too small"\n'
+    script += 'echo "LR=0.05 was too small"\necho start && python b.py depth=3\n'
     script += "python a.py --wd=1e-4 -b 8 --name x1 a.b=.5 OPT.LR 1 \\\n  --drop 0.5\n"
-    read = {"LR": 0.1, "N": 3, "wd": 1e-4, "b": 8, "a.b": 0.5, "OPT.LR": 1, "drop": 0.5, "lr": 2}
+    read = {"depth": 3, "LR": 0.1, "N": 3, "wd": 1e-4, "b": 8, "a.b": 0.5, "OPT.LR": 1, "drop": 0.5, "lr": 2}
     words = {"OUT": "a1", "name": "x1"}
     assert settings.values(script, "a.sh") == read | words
     text = settings.replace_values(script, {"LR": 0.5, "N": 4, "wd": 1.0, "OPT.LR": 1e-5, "drop": 0.25}, "a.sh")

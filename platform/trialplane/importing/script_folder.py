@@ -319,6 +319,8 @@ def has_module(folder: Path, name: str) -> bool:
 
 def _has_files(package: Path) -> bool:
     """Return whether a folder has files of Python, perhaps compiled, or folders with such files, near its beginning."""
+    if any(next(package.glob(pattern), None) for pattern in ("*.py", "*.so", "*/*.py")):
+        return True
     entries_left = _MOST_ENTRIES
     for _, folders, files in os.walk(package):
         if any(name.endswith((".py", ".so")) for name in files):

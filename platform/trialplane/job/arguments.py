@@ -253,7 +253,7 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
     for name, all_spots in by_name.items():
         called = {spot.owner for spot in all_spots if spot.is_positional}
         # Such a call overrides the default of its own function, not that of another one.
-        ranks = [(spot.is_default and spot.owner in called, spot.is_positional, spot.is_default) for spot in all_spots]
+        ranks = [(spot.is_default or spot.is_positional, spot.is_default and spot.owner in called) for spot in all_spots]
         first, *others = [spot for spot, rank in zip(all_spots, ranks, strict=True) if rank == min(ranks)]
         if not others or _are_same_float([first, *others]):
             unambiguous[name] = dataclasses.replace(first, others=tuple(others))

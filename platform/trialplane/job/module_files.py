@@ -95,7 +95,7 @@ def _values(file: Path) -> list[str]:
         for name in (settings.spans(text, file.name) if spots else ())
         if not spots[name].is_default
         and id(spots[name].value) not in in_main
-        and getattr(spots[name].parent, "arg", "") != "default"  # add_argument("--lr", default=0.1)
+        and spots[name].owner not in ("add_argument", "option")  # add_argument("--lr", default=0.1)
     ]
 
 

@@ -49,10 +49,12 @@ _WORD_OF_NAME = re.compile(
     r"""(?<!\S)(?:--(?P<flag>[A-Za-z][\w.-]*)[ \t=]+|(?P<key>[A-Za-z_]\w*)=)"""
     r"""(?P<value>(?P<quote>["'])\w[\w+. -]*(?P=quote)|[A-Za-z][\w+-]*)(?=[\s;]|$)"""
 )
+_ECHO = re.compile(r"\s*+(?:echo|printf)\s[^;&|>]*+")  # words that a shell script prints
+_REDIRECTED = re.compile(r"[^;&\n]*?[|>]")  # to a file or another program
 # What sets a value in a command: --lr, lr=0.1, SOLVER.LR 0.1, and after a number or --opts also lr 0.1. In `--out runs/lr=1`
 # and `timeout 60 python`, nothing does.
 _SETS = re.compile(
-    rf"(?<!\S)(?P<flag>--[A-Za-z][\w.-]*+)(?=[\s=]|$)|(?<![^\s\x22'=,])"
+    rf"(?<!\S)(?P<flag>--[A-Za-z][\w.-]*+)(?=[\s=]|$)|(?<![^\s\x22'=,+({{\[;])"
     r"(?P<key>[A-Za-z_][\w.]*+(?==)"
     rf"|(?:[A-Za-z_]\w*+\.|(?<=\d )|(?<=--opts )|(?<=--overrides ))[\w.]++(?= +{NUMBER}(?!\S)))=?"
 )
@@ -70,7 +72,7 @@ _NUMBER_IN_PROGRAM = re.compile(
 # What is not read there: comments, texts, and the defaults of R's functions: function(eta = 0.1) {.
 _NO_CODE = re.compile(
     r"""//[^\n]*+|\#(?!define\b)[^\n]*+|/\*(?s:.*?)(?:\*/|\Z)|"(?:[^"\\\n]|\\.)*+"?|(?<!\d)'(?:[^'\\\n]|\\.)*+'?"""
-    r"""|\bfunction[ \t]*+\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\)"""
+    r"""|\bfunction[ \t]*+\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\)|\bfunction\s*+\([^{]*+"""
 )
 # What may give numbers of such a program other values: arguments, environment variables, and gcc -DLR=0.1. The first argv is
 # that of `main`.
@@ -198,8 +200,8 @@ def _matches_by_name(pattern: re.Pattern[str], text: str) -> dict[str, list[re.M
     for match in pattern.finditer(text):
         before_value = text[: match.start("value")].rpartition("\n")[2]  # in its line
         is_comment = before_value.lstrip().startswith("#") and not match.groupdict().get("macro")  # of #define
-        is_printed = match.groupdict().get("key") and re.match(r"\s*+(?:echo|printf)\s", before_value)  # echo "lr=0.1"
-        if not (is_comment or is_printed):
+        is_echoed = _ECHO.fullmatch(before_value) and not _REDIRECTED.match(text, match.end())  # echo "lr=0.1"
+        if not (is_comment or (is_echoed and match.groupdict().get("key"))):
             # Each notation, such as --lr 0.1 and LR=0.1, has its own group for the name.
             name = next(part for group, part in match.groupdict().items() if part and group not in ("value", "quote"))
             matches_by_name.setdefault(name, []).append(match)

@@ -246,10 +246,12 @@ def _add_unnamed_metric(
     def source_of(pattern: str) -> MetricSource:
         return MetricSource("stdout", (f"^{pattern.replace('<value>', f'<{name}>')}$",))
 
-    # Below `Epoch 1: 0.9`, which may be a loss of training, a number alone is the result.
-    if lines_with_text and (number := re.fullmatch(_NUMBER_ALONE, lines_with_text[-1])):
+    # Below `Epoch 1: 0.9`, which may be a loss of training, a number alone is the result; below `1 0.9`, it may be a time.
+    has_names = any(match[0].lstrip()[:1].isalpha() for match in matches)
+    is_series = len(steps) >= _SERIES and steps == sorted(set(steps))
+    if (has_names or not is_series) and lines_with_text and (number := re.fullmatch(_NUMBER_ALONE, lines_with_text[-1])):
         metrics[source_of(_NUMBER_ALONE)] = {name: float(number["value"])}
-    elif len(steps) >= _SERIES and steps == sorted(set(steps)):  # 1 0.9, 2 0.7, 3 0.6: the first number increases
+    elif is_series:  # 1 0.9, 2 0.7, 3 0.6: the first number increases
         source = source_of(_STEP_AND_NUMBER)
         metrics[source], steps_by_source[source] = {name: float(matches[-1]["value"])}, steps
 

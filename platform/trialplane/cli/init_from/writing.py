@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import os
 import re
 import shlex
@@ -40,6 +39,7 @@ from trialplane.plan import pack as packing
 from trialplane.wire import escapes
 from trialplane.wire.declared import Declared, Option
 from trialplane.worker import shipping
+from trialplane.worker.metrics.names import similar_name
 
 # Styles of scripts that may have a settings file, too.
 _WITH_SETTINGS = (Style.UNKNOWN, Style.GLOBALS, Style.ENVIRONMENT, Style.PARSED)
@@ -564,8 +564,10 @@ def _summary(
         names = list(dict.fromkeys(script_job.metric_names(result)))
         direction = objective.fields["direction"]
         other_names = [name for name in names if guess.direction(name) == direction and not guess.is_of_training(name)]
-        similar_names = difflib.get_close_matches(objective.metric, other_names, n=1, cutoff=0.5)
-        other_name = next(iter(similar_names), guess.possible_objective(other_names))
+        similar_names = (
+            name for name in other_names if similar_name(objective.metric, [name]) or similar_name(name, [objective.metric])
+        )
+        other_name = next(similar_names, "") or guess.possible_objective(other_names)
         if len(names) > 1 and request.objective is None:
             summary += "; `--objective METRIC:min` or `:max` at submit picks another metric"
         elif objective.metric not in names and other_name:

@@ -12,16 +12,14 @@ from trialplane.worker.metrics.numerals import LIST_PREFIX
 _NO_DEVIATION_OR_MODE = (
     r"(?<!std[ ._-])(?<!\bst\. )(?<!std\. )(?<!standard[ _])(?<!abs[ _])(?<!absolute[ _])(?<!mode[:=])(?<!mode[:=] )"
 )
-DATA_SET = (
-    rf"(?i:train|training|val|valid|validat(?:ion|e|ing)|test|testing|eval|evaluat(?:ion|e|ing)"
-    rf"|{_NO_DEVIATION_OR_MODE}dev(?:elopment)?)"
-)
+DATA_SET = rf"(?i:train|training|val|valid|validation|test|testing|eval|evaluation|{_NO_DEVIATION_OR_MODE}dev(?:elopment)?)"
 _ANY_DATA_SET = re.compile(r"train|val|test|dev(?!ic)", re.IGNORECASE)  # also in valid and eval, but not in device
 # A set of data to which the metrics after it belong: `Test set:`, `Train Epoch: 3`, `[VAL]`, `valid |`, `'test': {`,
 # `valid (NDCG: 0.1, HR: 0.2)`, `** Dev **`, `test => loss: 0.3`, `split train.`, `average test of
 # epoch 3:`, or `EP0_test, `
 _HEADING = re.compile(
-    rf"(?<![\w./@-])(?:({DATA_SET})(?:[\])]|[\"']?\s?(?:[:|>]|[-=]+>)(?!\s?{LIST_PREFIX}[-+]?[\d.])"
+    rf"(?<![\w./@-])(?:({DATA_SET}|(?i:(?:validat|evaluat)(?:e|ing)))"
+    rf"(?:[\])]|[\"']?\s?(?:[:|>]|[-=]+>)(?!\s?{LIST_PREFIX}[-+]?[\d.])"
     r"|\s-\s|\s[*=#-]{2}|\s?\((?=[^\W\d][\w@.-]*\s?[:=])"
     r"|[ _](?i:set|data|dataset|split|phase|results?|stats|metrics|performance"
     r"|(?:of )?epoch|step|iter|iteration|batch|round)(?!\w))"

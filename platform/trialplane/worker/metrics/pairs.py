@@ -12,9 +12,10 @@ from trialplane.worker.metrics.names import Names, spelling
 from trialplane.worker.metrics.numerals import CALL_PREFIX, LIST_PREFIX, NUMBER, NUMBER_END, THOUSANDS
 
 # What makes another metric of a name, as a set of data does: `Adjusted R2`, `adj. R2`, `balanced accuracy`, `PR AUC`.
-_KIND = rf"{DATA_SET}|[aA]dj(?:usted|\.)?|[bB]alanced|PR|pr"
+_OTHER_KIND = r"[aA]dj(?:usted|\.)?|[bB]alanced|PR|pr"
+_KIND = rf"{DATA_SET}|{_OTHER_KIND}"
 _PAIR = re.compile(
-    rf"(?<![\w./@-])(?:({_KIND})[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?"
+    rf"(?<![\w./@-])(?:({DATA_SET}(?=[ _])|(?:{_OTHER_KIND})(?= ))[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?"
     rf"{CALL_PREFIX}{LIST_PREFIX}({THOUSANDS}|{NUMBER})(?:\s*+/\s*+(\d{{1,15}}))?{NUMBER_END}"
 )
 _NO_NAMES = frozenset({"is", "are", "was", "of", "to", "at"})  # `the error of the prediction is: 0.5`
@@ -39,7 +40,7 @@ _BOUND_BEFORE = re.compile(
 _ARTICLE_BEFORE = re.compile(r"\ban? $")  # `achieved an accuracy of 0.9`, unlike `change in accuracy of 0.1`
 # A set of data or an average in parentheses behind a name: `accuracy (test): 0.9`, `F1 (macro) = 0.8`.
 _IN_PARENTHESES = re.compile(rf"(?<=[\w-]) ?\((?:({DATA_SET})|(macro|micro|weighted|samples))\)(?=\s?[:=])")
-# Several values: those of `train/val loss: 0.5 / 0.6`, `precision, recall = 0.7 0.6`, `loss, acc: [0.5, 0.9]`, and with
+# Several values: those of `train/val loss: 0.5 / 0.6`, `precision, recall = 0.7, 0.6`, `loss, acc: [0.5, 0.9]`, and with
 # their sets of data behind them, `loss: 0.5/0.6 (train/val)`.
 _ONE_OF_VALUES = r"[-+]?(?:[\d.]++(?:[eE][-+]?\d+)?|(?i:nan|inf))(?![\w:]|-\d|,\d{3})(?:\s?%)?"  # faster than `NUMBER`
 # Not the time or the count behind a value, as in `Epoch 3 done, loss: 0.5, 12.3 s`.
@@ -165,7 +166,7 @@ def _pairs_in_order(names_text: str, values_text: str, sets_text: str) -> str:
     elif not all(map(is_data_set, names)) and (
         any(map(is_data_set, names))
         or bool(_FRACTION.fullmatch(values_text))
-        or (len(names) == 2 and ("/" if "/" in names_text else ",") not in values_text)
+        or (len(names) == 2 and not re.search("/" if "/" in names_text else r"[,|&]|\band\b", values_text))
     ):
         return ""  # in `val/acc: 0.9/0.8`, `test, correct: 98/100`, `images/s: 5 6`, and `done, loss: 5 6` they are not
     if len(names) != len(values) or len(names) < 2:
@@ -182,9 +183,11 @@ def _label_before(position: int, line: str, names: Names) -> str:
 
 def _full_name(pair: _Pair, names: Names, data_set: str) -> str:
     """Return the name of a pair's metric, with the set of data before the name or, without one, that of the heading."""
-    if pair.data_set:
+    if not pair.data_set:
+        return names.in_data_set(pair.name, data_set)
+    if is_data_set(pair.data_set):
         return names.of_data_set(pair.name, pair.data_set.lower())
-    return names.in_data_set(pair.name, data_set)
+    return names.in_data_set(f"{pair.data_set.lower()}_{pair.name}", data_set)
 
 
 class Spelling(NamedTuple):
@@ -263,7 +266,9 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
         r"(?!\s+of\s+(?!model|net)\w++\s:\s*+\d++\s%)(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]"
         # Only before a decimal number: `loss average 10 batches` has none.
         r"|\s+(?:avg|average|mean|score|value)\b(?=\s*+[-+]?\d*\.\d)|\s*+is\b(?!\s*+[=-]+>)|\s*+(?:is\s++)?[=-]{1,3}>"
-        rf"|\s+(?:on|of|over|for|in)\s[^:=|,;\n]{{0,60}}?\sis\b{fraction_ahead}|\s+of\b{fraction_ahead}"
+        # Not of one part: `on fold 3 is 0.5`, `of class cat is 0.5`.
+        rf"|\s+(?:on|of|over|for|in)\s(?!.{{0,40}}\b(?:class|label|category|fold|client)\b)"
+        rf"(?:.{{0,30}}\bthe\s|(?=.{{0,40}}{DATA_SET}))[^:=|,;\n]{{0,60}}?\sis\b{fraction_ahead}|\s+of\b{fraction_ahead}"
         r"|(?:\s+(?:has|have|was|were|is|been)){0,2}\s+(?:updated|improved|increased|decreased|reduced|dropped|changed)"
         rf"(?:(?:\s+from\s+{NUMBER}\s?%?)?\s+to(?=\s)|\s+\({NUMBER}\s*+-+>))?"
     )

@@ -115,8 +115,9 @@ class Table:
             filled_count = sum(cell != "" for cell in cells)
             if 2 * filled_count > column_count:  # otherwise the text is not in these columns, or is hardly a row
                 return cells
-        if self._has_gaps:  # of `1   0.5   90 %` the last cell has two words
-            words = _WIDE_GAP.split(line.strip())
+        cells_by_gaps = _WIDE_GAP.split(line.strip()) if self._has_gaps else ()  # the last of `1   0.5   90 %` has two words
+        if len(cells_by_gaps) == column_count:
+            return cells_by_gaps
         if len(words) == column_count:
             return words
         begins_with_index = len(words) == column_count + 1 and not self._spans  # of pandas; the header has no name for it
