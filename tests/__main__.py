@@ -21,10 +21,10 @@ from tests.scratch import scratch
 ROOT = Path(__file__).resolve().parent.parent
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
-# Three processes for two cores, as many tests wait. Each begins with a part of the tests in their order, so that the tests
+# Five processes for two cores, as most tests wait. Each begins with a part of the tests in their order, so that the tests
 # of a file share its fixtures; a process that has nothing left to do takes tests from another.
 # Without --quick, the quick tests run first, alone and without Ray and MLflow, and then the others.
-TESTS = ["python", "-m", "pytest", "-n", "3", "--dist", "worksteal"]
+TESTS = ["python", "-m", "pytest", "-n", "5", "--dist", "worksteal"]
 STEPS = {
     "lint": ["ruff", "check", "."],
     "format": ["ruff", "format", "--check", "."],
