@@ -39,14 +39,13 @@ MLFLOW = MetricSource("mlflow")
 WANDB = MetricSource("wandb")
 _WANDB_PREFIX = "wandb:"  # of lines that W&B prints
 _BAR = r"(?:.*\])?\s*"  # a progress bar before a number in the same line
-_NUMBER = rf"(?>{settings.NUMBER})"
 _TOTAL = r"(?:\s*/\s*\d+)?"  # of the steps, or of what the number counts
 _REMARK = r"\s*+(?:\(.*\)\s*+)?"  # behind a number, such as a time in parentheses
 # 100 0.25, and 100%|███| 100: 0.25 (3.1 s), and 100/ 2000: 0.25, and Epoch 1: 9300 / 10000
 _STEP_AND_NUMBER = (
-    rf"{_BAR}(?:(?i:{'|'.join(STEPS)})\W{{0,3}})?(?P<step>\d+){_TOTAL}[\s:,|]+(?P<value>{_NUMBER}){_TOTAL}{_REMARK}"
+    rf"{_BAR}(?:(?i:{'|'.join(STEPS)})\W{{0,3}})?(?P<step>\d+){_TOTAL}[\s:,|]+(?P<value>{settings.NUMBER}){_TOTAL}{_REMARK}"
 )
-_NUMBER_ALONE = rf"\s*+(?:\[1\]\s++)?(?P<value>{_NUMBER})\s*+"  # 0.25, and [1] 0.25, as R prints it
+_NUMBER_ALONE = rf"\s*+(?:\[1\]\s++)?(?P<value>{settings.NUMBER})\s*+"  # 0.25, and [1] 0.25, as R prints it
 _MAX_OUTPUT = 1 << 20  # characters at the end of the output that are searched for names of metrics
 _MOST_CANDIDATES = 30
 _SERIES = 3  # reports without a step; fewer may be those of phases, as after pretraining and after training

@@ -231,14 +231,13 @@ def _print_remarks(
         output.note(f"the values are those of {used}; for those of another ({others}) change its name in {job_file}")
         job.comments.append(escapes.escape_controls(f"Other settings files: {others}"))
     if job.shared_paths:
-        is_port = {shared.startswith("port ") for shared in job.shared_paths}
-        remedies = {
-            False: "let it write below its working directory, of which each trial has its own",
-            True: "give torchrun --standalone, not a port",
-        }
+        ports = [shared for shared in job.shared_paths if shared.startswith("port ")]
+        remedies = ["give torchrun --standalone, not a port"] if ports else []
+        if len(ports) < len(job.shared_paths):
+            remedies.insert(0, "let it write below its working directory, of which each trial has its own")
         output.note(
             f"{title} uses {', '.join(job.shared_paths)}, which all trials share, so `parallel` is 1; for more, "
-            f"{', and '.join(remedies[value] for value in sorted(is_port))}"
+            f"{', and '.join(remedies)}"
         )
 
 

@@ -133,8 +133,6 @@ def with_pairs(line: str) -> str:
     """
     if "(" in line:
         line = _IN_PARENTHESES.sub(lambda match: f" {match[1]}" if match[1] else f"-{match[2]}", line)
-    if not _VALUES.search(line):  # as most lines
-        return line
     parts, end = [], 0
     for match in _VALUES.finditer(line):
         begin = max(end, match.start() - _LONGEST_NAMES)
