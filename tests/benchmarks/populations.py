@@ -113,7 +113,8 @@ def ours(options: argparse.Namespace, quorum: int, folder: Path) -> Figures:
             copies += 1
             gaps.append(first - last_report[request["trial"]])
             starts.append(first - request["begun"])
-            slots.append(first - slot_end[outcome["slot"]])
+            if outcome["slot"] in slot_end:  # a slot that is ready late may begin with a copy
+                slots.append(first - slot_end[outcome["slot"]])
         last_report[request["trial"]], slot_end[outcome["slot"]] = last, outcome["ended"]
     seconds = max(last for _, last in moments.values()) - min(first for first, _ in moments.values())
     return Figures(copies, seconds, gaps, starts, slots)

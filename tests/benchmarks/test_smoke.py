@@ -94,7 +94,7 @@ def test_parts_are_measured_beside_a_checkout_and_optuna() -> None:
     [
         (
             "populations",
-            "--steps 10 --rounds 1 --peers fresh",
+            "--steps 20 --rounds 1 --peers fresh",
             ["quorum 0 .*decision: ", "fresh .* per second", "goal 10"],
         ),
         (
