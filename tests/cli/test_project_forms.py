@@ -236,6 +236,22 @@ FORMS: dict[str, tuple[dict[str, str], list[str], set[str], list[str]]] = {
         {"WARMUP"},
         [],
     ),
+    "requested default of a constructor in a module": (
+        {
+            "model.py": "class Net:\n    def __init__(self, hidden=64): self.hidden = hidden\n",
+            "fit.py": """
+                import argparse
+                from model import Net
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--lr", type=float, default=0.1)
+                parser.parse_args()
+                print("loss=", Net().hidden)
+            """,
+        },
+        ["python fit.py --lr 0.1", "--space", "hidden=16..32"],
+        {"hidden"},
+        [],
+    ),
     "destinations of short flags": (
         {"fit.py": SHORT},
         ["fit.py"],
