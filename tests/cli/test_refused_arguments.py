@@ -53,3 +53,36 @@ def test_the_command_for_a_module_of_a_folder_above_is_shown(
     result = platform("submit", "hpo", "./exp/train.py", *words)
     command = "platform init --from exp/train.py --space lr=1e-4..1e-1:log --objective mae:min"
     assert (f"nets is in {workplace}: `{command}` makes a job" in result.stderr) == (module == "nets"), result.stderr
+
+
+@pytest.mark.parametrize("folder", [".", "lib"])
+def test_the_command_for_a_module_that_the_script_alone_does_not_show_has_its_folder(
+    platform, monkeypatch: pytest.MonkeyPatch, workplace: Path, folder: str
+) -> None:
+    for name in ("exp", "lib"):
+        (workplace / name).mkdir()
+    (workplace / folder / "nets.py").write_text("LOSS = 1\n")
+    (workplace / "exp" / "steps.py").write_text("from nets import LOSS\n")
+    (workplace / "exp" / "train.py").write_text("import sys, steps\nlr = 0.1\nprint('mae:', steps.LOSS)\n")
+    monkeypatch.setenv("PYTHONPATH", folder)
+    monkeypatch.setattr(submit, "_submit", failing("trial 0 failed: ModuleNotFoundError: No module named 'nets'"))
+    words = ["--space", "lr=0.1..0.2", "--objective", "mae:min"]
+    result = platform("submit", "hpo", "./exp/train.py", *words, "--local")
+    command = f"platform init --from 'PYTHONPATH={folder} python exp/train.py' --space lr=0.1..0.2 --objective mae:min"
+    assert f"nets is in {(workplace / folder).resolve()}: `{command}` makes a job" in result.stderr, result.stderr
+    monkeypatch.delenv("PYTHONPATH")
+    result = platform("init", "--from", f"PYTHONPATH={folder} python exp/train.py", *words)
+    assert result.exit_code == 0 and "its metrics: mae" in result.stderr, result.output
+
+
+def test_a_folder_outside_of_the_working_directory_has_no_command(
+    platform, monkeypatch: pytest.MonkeyPatch, workplace: Path
+) -> None:
+    (workplace / "nets.py").touch()
+    (workplace / "exp").mkdir()
+    (workplace / "exp" / "steps.py").write_text("import nets\n")
+    (workplace / "exp" / "train.py").write_text("import steps\n")
+    monkeypatch.chdir(workplace / "exp")
+    monkeypatch.setattr(submit, "_submit", failing("trial 0 failed: ModuleNotFoundError: No module named 'nets'"))
+    result = platform("submit", "hpo", "./train.py", "--space", "lr=0.1..0.2", "--objective", "mae:min", "--local")
+    assert result.exit_code == errors.EXIT_RUN_FAILED and "makes a job" not in result.stderr, result.stderr

@@ -216,9 +216,9 @@ def _note_remedy(
         output.note(f"if its settings file or its text has them, `{typed_command}` makes a job that sets them there")
     if missing := script_folder.MISSING_MODULE.search(reason):
         module = missing[1]
-        root = script_folder.root_above(file.parent, module)
-        if root is not None:
-            command = _init_command(os.path.normpath(job), spaces, objectives, trials)
+        root = script_folder.exported_root(module) or script_folder.root_above(file.parent, module)
+        if root is not None and (program := _program_with_root(job, root)):
+            command = _init_command(program, spaces, objectives, trials)
             output.note(f"{module} is in {root}: `{command}` makes a job that imports it from there")
     folder = script_folder.code_of(Path(job))[0].resolve()
     data = files_above.data_above(script.Call(file.name, folder=str(file.parent)), folder)
@@ -230,6 +230,19 @@ def _note_remedy(
             output.note(
                 f"{value} is here, and trials get a copy of {folder} only: with --local, `{remedy}` gives them its path"
             )
+
+
+def _program_with_root(job: str, root: Path) -> str:
+    """Return the script, or the command with it, of which `platform init --from` makes a job that imports from a folder.
+
+    "" if such a job would not have the folder, as it is outside of the working directory.
+    """
+    file, name = Path(job).resolve(), os.path.normpath(job)
+    text = script_folder.source(file)
+    if root in script_folder.start(file, script.read(text, job), text).roots:
+        return name
+    is_here = root.is_relative_to(Path.cwd()) and file.is_relative_to(Path.cwd())
+    return f"PYTHONPATH={shlex.quote(os.path.relpath(root))} python {shlex.quote(name)}" if is_here else ""
 
 
 @contextlib.contextmanager

@@ -117,6 +117,11 @@ def _exported() -> list[Path]:
     return [Path(entry).resolve() for entry in path.split(os.pathsep)] if path else []
 
 
+def exported_root(module: str) -> Path | None:
+    """Return the first folder in the user's PYTHONPATH that has a module with a dotted name; None if none has it."""
+    return next((entry for entry in _exported() if has_module(entry, module.replace(".", "/"))), None)
+
+
 def start(file: Path, parsed_script: Script, text: str) -> Start:
     """Return the start of a script, by the locations of the modules that it imports and of the files that it names."""
     home = file.parent
