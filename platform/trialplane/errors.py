@@ -58,7 +58,7 @@ EXIT_CODES = {
 }
 MOST_ISSUES = 50  # shown at once
 _MOST_LISTED = 12  # names in a hint that lists all of them
-Place = tuple[str | int, ...]  # path of a field of a job file: ("space", "lr", "low")
+FieldPath = tuple[str | int, ...]  # path of a field of a job file: ("space", "lr", "low")
 _LONGEST_NAME = 100  # characters; longer input is not a misspelled name, and comparing it would take seconds
 
 ARGUMENTS_REFUSED = "does not take its arguments"  # words in the message about a script that refuses them
@@ -91,7 +91,7 @@ class Issue:
         line: Line in `source`, from 1. 0 without a line.
     """
 
-    field_path: Place
+    field_path: FieldPath
     message: str
     source: str = ""
     line: int = 0

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from trialplane.errors import Place, SpecError
+from trialplane.errors import FieldPath, SpecError
 from trialplane.importing import search
 from trialplane.importing.source import ImportResult, Source
 from trialplane.job import arguments, document
@@ -20,13 +20,13 @@ _SWEEPER = ("hydra", "sweeper")
 _AX = (*_SWEEPER, "ax_config")
 _NEVERGRAD = (*_SWEEPER, "optim")
 # Sweeper → field of its seed.
-_SEEDS: Mapping[str, Place] = {
+_SEEDS: Mapping[str, FieldPath] = {
     "ax": (*_AX, "client", "random_seed"),
     "nevergrad": (*_NEVERGRAD, "seed"),
     "optuna": (*_SWEEPER, "sampler", "seed"),
 }
 # Fields with the parameters, of all sweepers.
-_PARAMETERS: tuple[Place, ...] = (
+_PARAMETERS: tuple[FieldPath, ...] = (
     (*_SWEEPER, "params"),
     (*_SWEEPER, "search_space"),
     (*_SWEEPER, "parametrization"),
@@ -217,7 +217,7 @@ def _nevergrad_sampler(source: Source) -> str:
     return name
 
 
-def _add_parameter(source: Source, field: Place, sweeper: _Sweeper, parameters: search.Parameters) -> None:
+def _add_parameter(source: Source, field: FieldPath, sweeper: _Sweeper, parameters: search.Parameters) -> None:
     """Read a parameter of the sweep, and add it to the parameters of the job. Add an issue if it cannot be read.
 
     Args:
@@ -248,7 +248,7 @@ def _add_parameter(source: Source, field: Place, sweeper: _Sweeper, parameters: 
         parameters.add(name, parameter)
 
 
-def _optuna_parameter(source: Source, field: Place) -> dict[str, Any] | None:
+def _optuna_parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
     """Return a parameter of Optuna's `search_space` that is a mapping. None after an issue."""
     kind = source.text(*field, "type")
     if kind == "categorical":
@@ -263,7 +263,7 @@ def _optuna_parameter(source: Source, field: Place) -> dict[str, Any] | None:
     return search.span("int" if kind == "int" else "float", low, high, log=log, step=source.number(*field, "step"))
 
 
-def _ax_parameter(source: Source, field: Place) -> dict[str, Any] | None:
+def _ax_parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
     """Return a parameter of Ax, or `{"value": …}` for a fixed one. None after an issue. See https://ax.dev/api/service.html."""
     kind = source.text(*field, "type")
     source.mark_read(*field, "is_ordered")
@@ -281,7 +281,7 @@ def _ax_parameter(source: Source, field: Place) -> dict[str, Any] | None:
     return search.span("int" if is_int else "float", low, high, log=source.take(*field, "log_scale") is True)
 
 
-def _nevergrad_parameter(source: Source, field: Place) -> dict[str, Any] | None:
+def _nevergrad_parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
     """Return a scalar parameter of Nevergrad. None after an issue.
 
     Without two bounds, it becomes a normal distribution around `init`, the value with which Nevergrad's optimizers start.

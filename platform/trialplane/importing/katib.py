@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from trialplane.errors import Place
+from trialplane.errors import FieldPath
 from trialplane.importing import katib_trial, search
 from trialplane.importing.source import ImportResult, Source
 from trialplane.job import document
@@ -56,7 +56,7 @@ class _Item(NamedTuple):
     """
 
     value: str
-    field: Place
+    field: FieldPath
 
 
 class _Algorithm(NamedTuple):
@@ -150,7 +150,7 @@ def _space(source: Source) -> dict[str, Any]:
     """Return the space of the Experiment's parameters. Add an issue if it is empty."""
     space: dict[str, Any] = {}
     for index in source.indices("spec", "parameters"):
-        field: Place = ("spec", "parameters", index)
+        field: FieldPath = ("spec", "parameters", index)
         name = source.name(source.text(*field, "name"), *field, "name")
         parameter = _parameter(source, field)
         if parameter is not None:
@@ -160,7 +160,7 @@ def _space(source: Source) -> dict[str, Any]:
     return space
 
 
-def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
+def _parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
     """Return a parameter of the space. None after an issue."""
     kind, feasible = source.text(*field, "parameterType"), (*field, "feasibleSpace")
     if kind in ("categorical", "discrete"):
@@ -211,7 +211,7 @@ def _objective(source: Source) -> dict[str, Any]:
     return objective
 
 
-def _items(source: Source, field: Place) -> dict[str, _Item]:
+def _items(source: Source, field: FieldPath) -> dict[str, _Item]:
     """Return the items of a list such as `[{name: eta, value: "3"}]`, by name."""
     items = {}
     for index in source.indices(*field):
@@ -253,7 +253,7 @@ def _algorithm(source: Source) -> _Algorithm:
     return _Algorithm(sampler, pruner, seed)
 
 
-def _reduction_factor(source: Source, field: Place) -> dict[str, int]:
+def _reduction_factor(source: Source, field: FieldPath) -> dict[str, int]:
     """Return the option of the hyperband pruner for a setting `eta`. Add a note if it is rounded."""
     eta = source.number(*field)
     if eta is None:
@@ -324,7 +324,7 @@ def _moved_path(kind: str, path: str) -> _MovedPath:
     return _MovedPath(old_path, posixpath.basename(old_path))
 
 
-def _patterns(source: Source, field: Place) -> Iterator[str]:
+def _patterns(source: Source, field: FieldPath) -> Iterator[str]:
     """Yield the regular expressions at a path that a job can use: those with two groups, for the name and the value.
 
     Add a note on any other.

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trialplane.errors import Place
+from trialplane.errors import FieldPath
 from trialplane.importing import search
 from trialplane.importing.source import Source
 from trialplane.job import arguments, credentials, values
@@ -73,7 +73,7 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _words(source: Source, field: Place, replacements: Mapping[str, str]) -> list[str]:
+def _words(source: Source, field: FieldPath, replacements: Mapping[str, str]) -> list[str]:
     """Return the words of a command or of arguments, as `_with_placeholders` returns each of them."""
     return [_with_placeholders(source, (*field, index), replacements) for index in source.indices(*field)]
 
@@ -102,7 +102,7 @@ def _replacements(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
     return replacements
 
 
-def _with_placeholders(source: Source, field: Place, replacements: Mapping[str, str]) -> str:
+def _with_placeholders(source: Source, field: FieldPath, replacements: Mapping[str, str]) -> str:
     """Return the text at a path as a job's: `{lr}` for `${trialParameters.rate}`, and any other braces doubled."""
 
     def replacement(match: re.Match[str]) -> str:
@@ -117,7 +117,7 @@ def _with_placeholders(source: Source, field: Place, replacements: Mapping[str, 
     return _MACRO.sub(replacement, source.text(*field))
 
 
-def _primary_container(source: Source) -> Place | None:
+def _primary_container(source: Source) -> FieldPath | None:
     """Return the path of the primary container; None if there is no container.
 
     It is the first one with the name of the primary container and a parameter of the template, or else the first one with
@@ -126,7 +126,7 @@ def _primary_container(source: Source) -> Place | None:
     name = source.text(*_TEMPLATE, "primaryContainerName")
     accepted_names = (name, name.removeprefix("step-"))  # Tekton adds this prefix to the name of a step
 
-    def preference(container: Place) -> tuple[bool, bool]:
+    def preference(container: FieldPath) -> tuple[bool, bool]:
         """Return whether a container has the name, and whether it uses a parameter."""
         is_named = name != "" and source.look(*container, "name") in accepted_names
         return is_named, "${trialParameters." in str(source.look(*container))
@@ -137,7 +137,7 @@ def _primary_container(source: Source) -> Place | None:
     return primary
 
 
-def _containers(value: Any, field: Place) -> Iterator[Place]:
+def _containers(value: Any, field: FieldPath) -> Iterator[FieldPath]:
     """Yield the paths of the containers in a value: mappings with an image, and a command or arguments."""
     if isinstance(value, dict):
         if isinstance(value.get("image"), str) and ("command" in value or "args" in value):
@@ -149,7 +149,7 @@ def _containers(value: Any, field: Place) -> Iterator[Place]:
             yield from _containers(child, (*field, index))
 
 
-def _environment(source: Source, field: Place, replacements: Mapping[str, str]) -> Iterator[str]:
+def _environment(source: Source, field: FieldPath, replacements: Mapping[str, str]) -> Iterator[str]:
     """Yield the environment variables of the container as arguments of `env`, NAME=VALUE.
 
     A secret, or a value that is not in the file, is left out, with a note.
@@ -166,7 +166,7 @@ def _environment(source: Source, field: Place, replacements: Mapping[str, str]) 
             yield f"{name}={_with_placeholders(source, value_field, replacements)}"
 
 
-def _resources(source: Source, container: Place) -> dict[str, Any]:
+def _resources(source: Source, container: FieldPath) -> dict[str, Any]:
     """Return the resources of the container by their names in a job. A limit is preferred to a request."""
     resources: dict[str, Any] = {}
     fields = (*container, "resources") if source.look(*container, "resources") else (*container, "resourcesPerNode")
@@ -187,7 +187,7 @@ def _resources(source: Source, container: Place) -> dict[str, Any]:
     return resources
 
 
-def _nodes(source: Source, kind: str, container: Place) -> int:
+def _nodes(source: Source, kind: str, container: FieldPath) -> int:
     """Return the number of nodes of a trial. Add a note if the framework's nodes do not find each other here.
 
     Args:
@@ -216,7 +216,7 @@ def _nodes(source: Source, kind: str, container: Place) -> int:
     return 1
 
 
-def _is_same_program(source: Source, first: Place, second: Place) -> bool:
+def _is_same_program(source: Source, first: FieldPath, second: FieldPath) -> bool:
     """Return whether two containers run the same program, so that only one of them has to be read."""
     return all(
         source.look(*first, key) == source.look(*second, key) for key in ("image", "command", "args", "resources", "env")

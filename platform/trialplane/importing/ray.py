@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from trialplane import errors
-from trialplane.errors import Issue, Place, SpecError
+from trialplane.errors import FieldPath, Issue, SpecError
 from trialplane.importing import folding, guess, naming, search, tune_call, tune_partial
 from trialplane.importing.source import CALL, ImportResult, Source
 from trialplane.job import arguments
@@ -76,10 +76,10 @@ class _Paths(NamedTuple):
         stop: Rules that end a trial.
     """
 
-    trainable: Place
-    space: Place
-    settings: Place
-    stop: Place
+    trainable: FieldPath
+    space: FieldPath
+    settings: FieldPath
+    stop: FieldPath
 
 
 # Of tune.Tuner and of tune.run.
@@ -213,14 +213,14 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, _Paths]:
     return source, paths
 
 
-def _configuration(source: Source, paths: _Paths) -> tuple[search.Parameters, dict[str, Place]]:
+def _configuration(source: Source, paths: _Paths) -> tuple[search.Parameters, dict[str, FieldPath]]:
     """Return the parameters of the job, and the paths of those with a grid search by name.
 
     The function of a trainer, such as `TorchTrainer`, gets only the `train_loop_config` of the trainer and of the
     space. A parameter that is fixed in the former and searched in the latter is in both `params` and `space` of the result.
     """
     parameters = search.Parameters()
-    grids: dict[str, Place] = {}
+    grids: dict[str, FieldPath] = {}
     space_field = paths.space
     if _is_trainer(source.look(*paths.trainable)):
         space_field = (*paths.space, "train_loop_config")
@@ -244,7 +244,7 @@ def _searches_on_import(tree: ast.Module) -> bool:
 
 def _trials(
     source: Source,
-    samples_field: Place,
+    samples_field: FieldPath,
     grid_values: Sequence[Sequence[Any]],
     sampler: Mapping[str, Any],
     space: Mapping[str, Any],
@@ -334,8 +334,8 @@ def searches(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 def _add_parameters(
-    source: Source, field: Place, parameters: search.Parameters, *, keys: tuple[str, ...]
-) -> dict[str, Place]:
+    source: Source, field: FieldPath, parameters: search.Parameters, *, keys: tuple[str, ...]
+) -> dict[str, FieldPath]:
     """Add the values of a trial's configuration to the parameters of the job.
 
     Args:
@@ -347,7 +347,7 @@ def _add_parameters(
     Returns:
         Paths of the parameters with a grid search, by name.
     """
-    grids: dict[str, Place] = {}
+    grids: dict[str, FieldPath] = {}
     if not isinstance(source.look(*field), dict) or CALL in source.keys(*field):
         source.refuse("is not a dict that can be read: write out its keys and values in the file", *field)
         return {}
@@ -381,7 +381,7 @@ def _subscripts(keys: Sequence[str]) -> str:
     return "config" + "".join(f"[{key!r}]" for key in keys)
 
 
-def _domain(source: Source, field: Place) -> dict[str, Any] | None:
+def _domain(source: Source, field: FieldPath) -> dict[str, Any] | None:
     """Return the parameter that a function of `tune` draws. None after a note or an issue."""
     function = source.text(*field, CALL)
     if function in ("choice", "grid_search"):
@@ -449,7 +449,7 @@ def _other_metric(tree: ast.Module) -> _Metric | None:
     return _Metric(objective["metric"], mode="max" if objective["direction"] == "maximize" else "min")
 
 
-def _objectives(source: Source, settings: Place, other_metric: _Metric | None) -> list[dict[str, str]]:
+def _objectives(source: Source, settings: FieldPath, other_metric: _Metric | None) -> list[dict[str, str]]:
     """Return the objectives. Metric and mode may be settings of the search, its scheduler or its searcher.
 
     Without a metric, add a note; the objective is then that of other parts of the file, or a placeholder.
@@ -473,7 +473,7 @@ def _objectives(source: Source, settings: Place, other_metric: _Metric | None) -
     ]
 
 
-def _first_texts(source: Source, fields: Sequence[Place]) -> list[str]:
+def _first_texts(source: Source, fields: Sequence[FieldPath]) -> list[str]:
     """Read the text, or the list of texts, at each of several paths, and return the texts at the first path that has any."""
     texts: list[str] = []
     for field in fields:
@@ -482,7 +482,7 @@ def _first_texts(source: Source, fields: Sequence[Place]) -> list[str]:
     return texts
 
 
-def _searcher(source: Source, field: Place) -> _Searcher:
+def _searcher(source: Source, field: FieldPath) -> _Searcher:
     """Return the searcher at a path, which may be in a ConcurrencyLimiter, or the name of its class."""
     parallel = None
     class_name = source.text(*field, CALL) if isinstance(source.look(*field), dict) else source.text(*field)
@@ -499,7 +499,7 @@ def _searcher(source: Source, field: Place) -> _Searcher:
     return _Searcher(sampler, parallel, space_function)
 
 
-def _pruner(source: Source, field: Place) -> Any:
+def _pruner(source: Source, field: FieldPath) -> Any:
     """Return the pruner for a scheduler. None without a scheduler that ends trials, or if it has no counterpart."""
     if not isinstance(source.look(*field), dict):
         source.skip(_UNREADABLE, *field)
@@ -529,13 +529,13 @@ def _pruner(source: Source, field: Place) -> Any:
     return search.short_form(pruner)
 
 
-def _progress_unit(source: Source, scheduler: Place) -> str:
+def _progress_unit(source: Source, scheduler: FieldPath) -> str:
     """Return the unit in which a scheduler counts progress."""
     is_median = source.look(*scheduler, CALL) == "MedianStoppingRule"
     return source.text(*scheduler, "time_attr") or ("time_total_s" if is_median else _ITERATIONS)
 
 
-def _stop_rules(source: Source, scheduler: Place, stop_field: Place) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _stop_rules(source: Source, scheduler: FieldPath, stop_field: FieldPath) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the fields `stop` and `budget` of the job, with the rules that end a trial. A scheduler ends it at `max_t`."""
     rules: list[dict[str, Any]] = []
     step_limits: list[int] = []
@@ -579,7 +579,7 @@ def _registered(tree: ast.Module) -> dict[str, str]:
     return {str(getattr(name, "value", "")): ast.unparse(trainable) for name, trainable in names_and_trainables}
 
 
-def _trial_resources(source: Source, field: Place) -> tuple[dict[str, Any], Place]:
+def _trial_resources(source: Source, field: FieldPath) -> tuple[dict[str, Any], FieldPath]:
     """Return a trial's resources, and the path of the trainable without the calls of `with_resources` around it."""
     resources = _resources(source, ("resources_per_trial",))
     while isinstance(source.look(*field), dict) and source.look(*field, CALL) == "with_resources":
@@ -589,12 +589,12 @@ def _trial_resources(source: Source, field: Place) -> tuple[dict[str, Any], Plac
     return resources, field
 
 
-def _trainable(source: Source, field: Place, tree: ast.Module, defined_names: Collection[str]) -> _Trainable:
+def _trainable(source: Source, field: FieldPath, tree: ast.Module, defined_names: Collection[str]) -> _Trainable:
     """Return what a trial calls. Add a note, or refuse the file, if a trial cannot import that.
 
     Args:
         source: File of the search.
-        field: Place of the trainable in it: code as a dict with its text, or the name with which it was registered.
+        field: FieldPath of the trainable in it: code as a dict with its text, or the name with which it was registered.
         tree: Syntax tree of the file.
         defined_names: Names that the file defines at its top level.
     """
@@ -634,7 +634,7 @@ def _trainable(source: Source, field: Place, tree: ast.Module, defined_names: Co
     return _Trainable(name, partial_text)
 
 
-def _resources(source: Source, field: Place) -> dict[str, Any]:
+def _resources(source: Source, field: FieldPath) -> dict[str, Any]:
     """Return the resources of a trial, from Ray's dict at a path; {} if there is none that can be read."""
     if source.look(*field) is None:
         return {}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trialplane.errors import Place
+from trialplane.errors import FieldPath
 from trialplane.importing import search
 from trialplane.importing.source import ImportResult, Source
 from trialplane.job import document
@@ -52,10 +52,10 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
         SpecError: The file is not a tuning job, or has values of the wrong kind.
     """
     source = Source(document.parse(text.replace("\t", " "), name))  # YAML, unlike JSON, does not allow tabs
-    config: Place = (_CONFIG,) if source.look(_CONFIG) is not None else ()
+    config: FieldPath = (_CONFIG,) if source.look(_CONFIG) is not None else ()
     if not isinstance(source.look(*config, "ParameterRanges"), dict):
         source.fail("is not a tuning job: it needs ParameterRanges, in a HyperParameterTuningJobConfig or at the top")
-    definition: Place = (_DEFINITION,) if source.look(_DEFINITION) is not None else ()
+    definition: FieldPath = (_DEFINITION,) if source.look(_DEFINITION) is not None else ()
     space = _space(source, (*config, "ParameterRanges"))
     params, script = _static_parameters(source, (*definition, "StaticHyperParameters"))
     metric, direction = _objective(source, config)
@@ -95,7 +95,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     return source.result(job, _REASONS, copies=[script])
 
 
-def _space(source: Source, field: Place) -> dict[str, Any]:
+def _space(source: Source, field: FieldPath) -> dict[str, Any]:
     """Return the space of the parameter ranges. Add an issue for each range whose bounds are missing or invalid."""
     space: dict[str, Any] = {}
     for kind, is_int in (("ContinuousParameterRanges", False), ("IntegerParameterRanges", True)):
@@ -133,7 +133,7 @@ def _unquote(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
-def _static_parameters(source: Source, field: Place) -> tuple[dict[str, Any], str | None]:
+def _static_parameters(source: Source, field: FieldPath) -> tuple[dict[str, Any], str | None]:
     """Return the fixed parameters by name, and the script; None for a script that they do not name."""
     params: dict[str, Any] = {}
     script = None
@@ -147,7 +147,7 @@ def _static_parameters(source: Source, field: Place) -> tuple[dict[str, Any], st
     return params, script
 
 
-def _objective(source: Source, config: Place) -> tuple[str, str]:
+def _objective(source: Source, config: FieldPath) -> tuple[str, str]:
     """Return the metric and the direction of the objective. Add an issue if one of them is missing or invalid."""
     field = (*config, "HyperParameterTuningJobObjective")
     metric, direction = source.text(*field, "MetricName"), source.text(*field, "Type")
@@ -168,7 +168,7 @@ def _group_name(metric: str) -> str:
     return f"_{group}" if group[:1].isdigit() or group in ("name", "value") else group
 
 
-def _patterns(source: Source, field: Place) -> list[str]:
+def _patterns(source: Source, field: FieldPath) -> list[str]:
     """Return the regular expressions of metric definitions. The first group of each gets the name of the metric.
 
     An expression without a group, or one that Python does not understand, is left out, with a note.
@@ -188,7 +188,7 @@ def _patterns(source: Source, field: Place) -> list[str]:
     return patterns
 
 
-def _strategy(source: Source, config: Place) -> tuple[dict[str, Any], Any]:
+def _strategy(source: Source, config: FieldPath) -> tuple[dict[str, Any], Any]:
     """Return the sampler and the pruner of the tuning job's strategy. The pruner is None if trials are not ended early."""
     strategy = source.text(*config, "Strategy") or "Bayesian"
     ends_early = source.text(*config, "TrainingJobEarlyStoppingType") == "Auto"

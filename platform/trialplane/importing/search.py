@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from trialplane.errors import Place
+from trialplane.errors import FieldPath
 from trialplane.importing.source import Source
 from trialplane.job import space as spaces
 
@@ -125,7 +125,7 @@ def span(
 
 def span_of_multiples(
     source: Source,
-    field: Place,
+    field: FieldPath,
     kind: Literal["float", "int"],
     low: float,
     high: float,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from trialplane import errors
-from trialplane.errors import Issue, Place, SpecError
+from trialplane.errors import FieldPath, Issue, SpecError
 from trialplane.job import values
 from trialplane.job.document import Document
 
@@ -65,7 +65,7 @@ class Source:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._read: set[Place] = set()  # paths of values; all below them counts as read, too
+        self._read: set[FieldPath] = set()  # paths of values; all below them counts as read, too
         self._notes: list[Note] = []
         self._issues: list[Issue] = []
         self._names: dict[str, str] = {}  # name of a parameter in the source → its name in the job
@@ -222,7 +222,7 @@ class Source:
             job=fields, notes=tuple(notes), files=files or {}, copies=tuple(copies), is_in_parent=is_in_parent
         )
 
-    def _note_unread(self, path: Place, reasons: Mapping[str, str]) -> None:
+    def _note_unread(self, path: FieldPath, reasons: Mapping[str, str]) -> None:
         """Add a note on each value below a path that was not read. A mapping or list of such values gets one note."""
         value = self.look(*path)
         if path in self._read or value in ({}, []):
@@ -243,7 +243,7 @@ def call_text(call: Mapping[str, Any]) -> str:
     return errors.shortened(str(call.get("text") or f"{call[CALL]}(…)"), 60)
 
 
-def _reason(path: Place, reasons: Mapping[str, str]) -> str:
+def _reason(path: FieldPath, reasons: Mapping[str, str]) -> str:
     """Return the reason for the part of a path that ends last, or of several such parts for the longest one.
 
     Of reasons for `hydra` and `hydra.launcher`, the path `hydra.launcher.n_jobs` has the second one.
@@ -257,6 +257,6 @@ def _reason(path: Place, reasons: Mapping[str, str]) -> str:
     return "a job has no field for it"
 
 
-def _dotted_path(path: Place) -> str:
+def _dotted_path(path: FieldPath) -> str:
     """Return a path as dotted text, for messages; "file" for the whole file."""
     return ".".join(str(step) for step in path if step != CALL) or "file"

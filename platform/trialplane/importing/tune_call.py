@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trialplane import errors
-from trialplane.errors import Issue, Place, SpecError
+from trialplane.errors import FieldPath, Issue, SpecError
 from trialplane.importing import constants, flags, naming, tune_partial
 from trialplane.importing.source import CALL
 
@@ -49,7 +49,7 @@ class Remark(NamedTuple):
         text: The remark.
     """
 
-    field: Place
+    field: FieldPath
     text: str
 
 
@@ -68,7 +68,7 @@ class Reader:
     """
 
     def __init__(self, tree: ast.Module, file_name: str, call: ast.Call, changes: Mapping[str, int]) -> None:
-        self.lines: dict[Place, int] = {}
+        self.lines: dict[FieldPath, int] = {}
         self.remarks: list[Remark] = []
         self._file_name, self._tree, self._call = file_name, tree, call
         self._changes = changes
@@ -103,7 +103,7 @@ class Reader:
         reason = f"has more than {_MOST_NODES:,} values, or is nested too deeply"
         return SpecError([Issue(("file",), reason, source=self._file_name, line=self._call.lineno)])
 
-    def _data(self, node: ast.expr, field: Place) -> Any:
+    def _data(self, node: ast.expr, field: FieldPath) -> Any:
         """Return the value of an expression as data. One that only a run would show becomes a mapping with its text."""
         self.lines.setdefault(field, node.lineno)
         self._count += 1
@@ -148,7 +148,7 @@ class Reader:
         except constants.NotConstant:
             return _unknown_value(node)
 
-    def _constant(self, node: ast.expr, field: Place) -> Any:
+    def _constant(self, node: ast.expr, field: FieldPath) -> Any:
         """Return the value of a name or another expression in a constant expression, without calls of unknown functions.
 
         Raises:
@@ -159,7 +159,7 @@ class Reader:
             raise constants.NotConstant
         return value
 
-    def _call_data(self, node: ast.Call, field: Place) -> Any:
+    def _call_data(self, node: ast.Call, field: FieldPath) -> Any:
         """Return a call as a mapping with the function's name and the arguments, and one of `partial` with its text.
 
         A call of `sample_from` becomes that of the function of Ray that draws the same values, if there is one.
@@ -182,7 +182,7 @@ class Reader:
         arguments += [(word.arg, word.value) for word in node.keywords if word.arg]
         return {CALL: function, **{key: self._data(value, (*field, key)) for key, value in arguments}}
 
-    def _sampled_domain(self, body: ast.expr, field: Place) -> dict[str, Any] | None:
+    def _sampled_domain(self, body: ast.expr, field: FieldPath) -> dict[str, Any] | None:
         """Return the domain of an expression with one random number, such as `2 ** np.random.randint(2, 9)`.
 
         It is in the form of a call of `tune.choice`, `uniform` or `loguniform`. None for any other expression.
@@ -216,7 +216,7 @@ class Reader:
             return {CALL: "loguniform" if is_power else "uniform", "lower": values[0], "upper": values[1]}
         return {CALL: "choice", "categories": values}
 
-    def _value_with(self, body: ast.expr, call: ast.Call, random_number: Any, field: Place) -> Any:
+    def _value_with(self, body: ast.expr, call: ast.Call, random_number: Any, field: FieldPath) -> Any:
         """Return the value of an expression in which a call returns a random number.
 
         Raises:
@@ -236,7 +236,7 @@ class Reader:
         """
         return tune_partial.last_value(self._assignments.get(name.id, ()), name.lineno)
 
-    def _truth(self, test: ast.expr, field: Place) -> bool | None:
+    def _truth(self, test: ast.expr, field: FieldPath) -> bool | None:
         """Return whether the test of a conditional expression is true; None if only a run would show it."""
         match test:
             case ast.UnaryOp(op=ast.Not(), operand=operand):  # not args.smoke_test

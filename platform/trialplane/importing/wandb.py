@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trialplane.errors import Place
+from trialplane.errors import FieldPath
 from trialplane.importing import guess, search
 from trialplane.importing.script import ARGUMENTS
 from trialplane.importing.source import ImportResult, Source
@@ -157,7 +157,7 @@ def _pruner(source: Source) -> Any:
     return pruner | ({"max_resource": max_iter} if max_iter else {})
 
 
-def _add_parameters(source: Source, field: Place, parameters: search.Parameters, *, prefix: str) -> None:
+def _add_parameters(source: Source, field: FieldPath, parameters: search.Parameters, *, prefix: str) -> None:
     """Add the parameters of a mapping in the file to those of the job. Nested ones have dotted names.
 
     Args:
@@ -185,7 +185,7 @@ def _add_parameters(source: Source, field: Place, parameters: search.Parameters,
             parameters.add(name, parameter)
 
 
-def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
+def _parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
     """Return a parameter of the space, or `{"value": …}` for a constant. None after an issue."""
     distribution = source.text(*field, "distribution")
     if source.look(*field, "values") is not None or distribution.startswith("categorical"):
@@ -233,7 +233,7 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
     )
 
 
-def _choices(source: Source, field: Place) -> list[Any]:
+def _choices(source: Source, field: FieldPath) -> list[Any]:
     """Return the different values of the list at a path. Lists and mappings among them become JSON text."""
     choices: list[Any] = []
     for index in source.indices(*field):
@@ -258,7 +258,7 @@ def _program(source: Source, parameters: search.Parameters) -> dict[str, Any]:
     is_after_program = False
     for index, item in enumerate(items):
         macro = _MACRO.fullmatch(item)
-        field: Place = ("command", index)
+        field: FieldPath = ("command", index)
         if macro is None:
             if _MACRO.search(item):
                 source.note("a macro inside an argument is not filled in here; it stays as text", *field)
@@ -287,7 +287,7 @@ def _program(source: Source, parameters: search.Parameters) -> dict[str, Any]:
     return {"command": command or ["python", "train.py"], "arguments": program_arguments}
 
 
-def _json_argument(source: Source, parameters: search.Parameters, field: Place) -> str:
+def _json_argument(source: Source, parameters: search.Parameters, field: FieldPath) -> str:
     """Return the argument for `${args_json}`: a JSON object with a placeholder for each parameter."""
     # Values that show the type of each parameter: the fixed value, the choices, or 0 for a range of numbers.
     examples: dict[str, list[Any]] = {name: [value] for name, value in parameters.params.items()}

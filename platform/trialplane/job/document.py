@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from trialplane import errors
-from trialplane.errors import Issue, Place, SpecError
+from trialplane.errors import FieldPath, Issue, SpecError
 
 # Limit of the values in a file. Aliases of aliases could expand a small file without limit.
 _MOST_NODES = 100_000
@@ -60,10 +60,10 @@ class Document:
     """
 
     data: Any
-    lines: dict[Place, int]
+    lines: dict[FieldPath, int]
     source: str
 
-    def nearest_line(self, path: Place) -> int:
+    def nearest_line(self, path: FieldPath) -> int:
         """Return the line of a value, or of the nearest mapping or list around it that has one. 0 if none has one."""
         for size in range(len(path), 0, -1):
             if path[:size] in self.lines:
@@ -231,12 +231,12 @@ class _Builder:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.lines: dict[Place, int] = {}
+        self.lines: dict[FieldPath, int] = {}
         self.issues: list[Issue] = []
         self._ancestors: set[int] = set()  # ids of the nodes that contain the current one
         self._count = 0  # of the nodes that were built; an alias builds its node again
 
-    def build(self, node: Any, field_path: Place) -> Any:
+    def build(self, node: Any, field_path: FieldPath) -> Any:
         """Return the data of a node, with None for invalid parts. Record lines and issues by their paths."""
         line = node.start_mark.line + 1
         self.lines.setdefault(field_path, line)
@@ -257,7 +257,7 @@ class _Builder:
         finally:
             self._ancestors.discard(id(node))
 
-    def _mapping(self, node: Any, field_path: Place) -> dict[Any, Any]:
+    def _mapping(self, node: Any, field_path: FieldPath) -> dict[Any, Any]:
         """Return the data of a mapping. Its own fields replace those that `<<` merges."""
         merged_nodes = [value_node for key_node, value_node in node.value if key_node.tag == _MERGE]
         data = self._merge(merged_nodes, field_path)
@@ -282,7 +282,7 @@ class _Builder:
             self.lines[(*field_path, key)] = line
         return data
 
-    def _merge(self, nodes: list[Any], field_path: Place) -> dict[str, Any]:
+    def _merge(self, nodes: list[Any], field_path: FieldPath) -> dict[str, Any]:
         """Return the fields of the mappings that `<<` merges. If several have the same field, the first of them wins.
 
         Args:
@@ -299,12 +299,12 @@ class _Builder:
                 self._add_issue(field_path, "`<<` needs a mapping", mapping_node.start_mark.line + 1)
         return data
 
-    def _remove_lines(self, field_path: Place) -> None:
+    def _remove_lines(self, field_path: FieldPath) -> None:
         """Remove the lines of a field and of everything below it."""
         for obsolete_path in [path for path in self.lines if path[: len(field_path)] == field_path]:
             del self.lines[obsolete_path]
 
-    def _scalar(self, node: Any, field_path: Place) -> Any:
+    def _scalar(self, node: Any, field_path: FieldPath) -> Any:
         """Return the value of a scalar. None after an issue."""
         text, tag = node.value, node.tag.removeprefix("tag:yaml.org,2002:")
         if tag == "str":
@@ -330,5 +330,5 @@ class _Builder:
         )
         return None
 
-    def _add_issue(self, field_path: Place, message: str, line: int) -> None:
+    def _add_issue(self, field_path: FieldPath, message: str, line: int) -> None:
         self.issues.append(Issue(field_path or ("file",), message, source=self.source, line=line))

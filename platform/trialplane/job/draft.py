@@ -15,14 +15,17 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from trialplane.errors import Issue, Place
+from trialplane.errors import FieldPath, Issue
 from trialplane.job.document import MAX_DEPTH, Document
 
-START_POINTS: tuple[Place, ...] = (("sampler", "x0"), ("sampler", "options", "x0"))  # of cmaes; the latter in a run's job
+START_POINTS: tuple[FieldPath, ...] = (
+    ("sampler", "x0"),
+    ("sampler", "options", "x0"),
+)  # of cmaes; the latter in a run's job
 # Fields whose value is a mapping with a name, or the name alone: `pruner: median`.
 _NAMED_FIELDS = ("sampler", "pruner", "wrapped_pruner", "independent_sampler", "crossover", "mutation")
 _NAME_KEYS = ("name", "class", "tune")  # keys of their names; the last two are for a sampler of another package
-_LEARNER: Place = ("collect", "learner")  # a mapping, or its entrypoint alone: `learner: train:learn`
+_LEARNER: FieldPath = ("collect", "learner")  # a mapping, or its entrypoint alone: `learner: train:learn`
 _STEP = re.compile(r'(?:^|(?<=\.))(?:"[^"]+"|[^.]*)(?=\.|$)')  # each of the three in the field space."model.lr".high
 _LONGEST_INDEX = 9  # digits of an index in a list
 
@@ -39,7 +42,7 @@ class Origin:
 
     source: str
     line: int = 0
-    within: Place = ()
+    within: FieldPath = ()
 
 
 class Draft:
@@ -51,9 +54,9 @@ class Draft:
         issues: Issues of overrides that cannot be applied.
     """
 
-    def __init__(self, data: Mapping[str, Any], origins: Mapping[Place, Origin]) -> None:
+    def __init__(self, data: Mapping[str, Any], origins: Mapping[FieldPath, Origin]) -> None:
         self.data: dict[str, Any] = copy.deepcopy(dict(data))
-        self.origins: dict[Place, Origin] = dict(origins)
+        self.origins: dict[FieldPath, Origin] = dict(origins)
         self.issues: list[Issue] = []
 
     @classmethod
@@ -73,14 +76,14 @@ class Draft:
         other.issues = list(self.issues)
         return other
 
-    def origin(self, field_path: Place) -> Origin:
+    def origin(self, field_path: FieldPath) -> Origin:
         """Return the origin of the value at a path, or else of the nearest section above it that has an origin."""
         for length in range(len(field_path), -1, -1):  # from the value itself up to the whole draft
             if origin := self.origins.get(field_path[:length]):
                 return origin
         return Origin("")
 
-    def merge(self, data: Mapping[str, Any], origins: Mapping[Place, Origin]) -> None:
+    def merge(self, data: Mapping[str, Any], origins: Mapping[FieldPath, Origin]) -> None:
         """Merge a layer over the current content.
 
         If the draft has one objective, `objective` in the layer changes fields of it. Otherwise, it replaces the objectives.
@@ -92,14 +95,14 @@ class Draft:
             objective = data.pop("objective")
             changed_fields = objective if isinstance(objective, dict) else {"metric": objective}
             for key, value in changed_fields.items():
-                field_path: Place = ("objectives", 0, key)
+                field_path: FieldPath = ("objectives", 0, key)
                 self.set(field_path, value, origins.get(("objective", key), Origin("")))
         data, origins = _expand_learner(*_expand_objective(data, origins))
         for key, value in data.items():
             field_origins = {field_path: origin for field_path, origin in origins.items() if field_path[:1] == (key,)}
             self._put(self.data, parents=(), key=key, value=value, origins=field_origins)
 
-    def set(self, field_path: Place, value: Any, origin: Origin) -> None:
+    def set(self, field_path: FieldPath, value: Any, origin: Origin) -> None:
         """Set the value at a path, and create missing mappings above it. If there can be no such path, add an issue.
 
         In a list, the index after the last one appends an item.
@@ -135,7 +138,7 @@ class Draft:
             parents, key = field_path[:-1], str(last)
             self._put(container, parents=parents, key=key, value=value, origins={(*parents, key): origin})
 
-    def get(self, field_path: Place) -> Any:
+    def get(self, field_path: FieldPath) -> Any:
         """Return the value at a path, or None."""
         value: Any = self.data
         for step in field_path:
@@ -147,7 +150,7 @@ class Draft:
                 return None
         return value
 
-    def keep_items(self, list_path: Place, indices: Sequence[int]) -> None:
+    def keep_items(self, list_path: FieldPath, indices: Sequence[int]) -> None:
         """Remove all items of a list except those at `indices`, with their origins."""
         items = self.get(list_path)
         items[:] = [items[index] for index in indices]
@@ -161,7 +164,7 @@ class Draft:
             elif path[depth] in new_indices:
                 self.origins[(*list_path, new_indices[path[depth]], *path[depth + 1 :])] = origin
 
-    def _child_container(self, container: Any, child_path: Place, field_path: Place, origin: Origin) -> Any:
+    def _child_container(self, container: Any, child_path: FieldPath, field_path: FieldPath, origin: Origin) -> Any:
         """Return a mapping or list on the way to a value that is set. Create it if it is missing.
 
         The short form of a sampler or a pruner, its name alone, is expanded to a mapping.
@@ -194,7 +197,9 @@ class Draft:
             return None
         return child
 
-    def _put(self, mapping: dict[str, Any], parents: Place, key: str, value: Any, origins: Mapping[Place, Origin]) -> None:
+    def _put(
+        self, mapping: dict[str, Any], parents: FieldPath, key: str, value: Any, origins: Mapping[FieldPath, Origin]
+    ) -> None:
         """Set one field of a mapping of the draft: merge a mapping over the present one, replace anything else.
 
         Args:
@@ -223,7 +228,7 @@ class Draft:
         self._set_origins(field_path, origins)
 
     def _merge_fields(
-        self, present: dict[str, Any], field_path: Place, fields: Mapping[str, Any], origins: Mapping[Place, Origin]
+        self, present: dict[str, Any], field_path: FieldPath, fields: Mapping[str, Any], origins: Mapping[FieldPath, Origin]
     ) -> None:
         """Merge fields over a mapping of the draft.
 
@@ -241,20 +246,22 @@ class Draft:
                 field_origins = {(*field_path, name): origins[field_path]}
             self._put(present, parents=field_path, key=name, value=value, origins=field_origins)
 
-    def _set_origins(self, field_path: Place, origins: Mapping[Place, Origin]) -> None:
+    def _set_origins(self, field_path: FieldPath, origins: Mapping[FieldPath, Origin]) -> None:
         """Replace the origins of a field and of everything below it."""
         if field_path in self.origins:  # otherwise nothing below it has an origin either
             for old_path in [path for path in self.origins if path[: len(field_path)] == field_path]:
                 del self.origins[old_path]
         self.origins.update(origins)
 
-    def _add_issue(self, field_path: Place, message: str, origin: Origin) -> None:
+    def _add_issue(self, field_path: FieldPath, message: str, origin: Origin) -> None:
         self.issues.append(Issue(field_path, message, origin.source, origin.line))
 
 
-def _origins_by_child(field_path: Place, origins: Mapping[Place, Origin]) -> dict[str | int, dict[Place, Origin]]:
+def _origins_by_child(
+    field_path: FieldPath, origins: Mapping[FieldPath, Origin]
+) -> dict[str | int, dict[FieldPath, Origin]]:
     """Return the origins of all that is below a field, in a group for each key or index of the field."""
-    groups: dict[str | int, dict[Place, Origin]] = {}
+    groups: dict[str | int, dict[FieldPath, Origin]] = {}
     for origin_path, origin in origins.items():
         if len(origin_path) > len(field_path):  # not that of the field itself
             child = origin_path[len(field_path)]
@@ -262,7 +269,7 @@ def _origins_by_child(field_path: Place, origins: Mapping[Place, Origin]) -> dic
     return groups
 
 
-def _is_replacement(field_path: Place, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+def _is_replacement(field_path: FieldPath, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Whether a new mapping replaces the old one at a path, because it names another type of parameter, sampler or pruner.
 
     Otherwise, it is merged over the old one.
@@ -271,14 +278,16 @@ def _is_replacement(field_path: Place, old: Mapping[str, Any], new: Mapping[str,
     return any(key in new for key in keys) and any(new.get(key) != old.get(key) for key in keys)
 
 
-def _identifying_keys(field_path: Place) -> tuple[str, ...]:
+def _identifying_keys(field_path: FieldPath) -> tuple[str, ...]:
     """Return the keys that say which type of parameter, sampler or pruner the mapping at a path is. Empty for others."""
     if field_path[:1] == ("space",) and len(field_path) == 2:
         return ("type",)
     return _NAME_KEYS if field_path and field_path[-1] in _NAMED_FIELDS else ()
 
 
-def _expand_objective(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
+def _expand_objective(
+    data: dict[str, Any], origins: Mapping[FieldPath, Origin]
+) -> tuple[dict[str, Any], dict[FieldPath, Origin]]:
     """Return a layer with `objective: {…}` expanded to `objectives: [{…}]`.
 
     Also return the origins of its fields. A layer with both fields stays unchanged, because the validation reports it.
@@ -286,7 +295,7 @@ def _expand_objective(data: dict[str, Any], origins: Mapping[Place, Origin]) -> 
     if "objective" not in data or "objectives" in data:
         return data, dict(origins)
     other_fields = {key: value for key, value in data.items() if key != "objective"}
-    expanded_origins: dict[Place, Origin] = {}
+    expanded_origins: dict[FieldPath, Origin] = {}
     for field_path, origin in origins.items():
         is_objective = field_path[:1] == ("objective",)
         expanded_origins[("objectives", 0, *field_path[1:]) if is_objective else field_path] = origin
@@ -295,7 +304,9 @@ def _expand_objective(data: dict[str, Any], origins: Mapping[Place, Origin]) -> 
     return {**other_fields, "objectives": [data["objective"]]}, expanded_origins
 
 
-def _expand_learner(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
+def _expand_learner(
+    data: dict[str, Any], origins: Mapping[FieldPath, Origin]
+) -> tuple[dict[str, Any], dict[FieldPath, Origin]]:
     """Return a layer with `learner: train:learn` expanded to `learner: {entrypoint: train:learn}`, and its origins."""
     collect, expanded_origins = data.get("collect"), dict(origins)
     if not isinstance(collect, dict) or "learner" not in collect or isinstance(collect["learner"], dict):
@@ -305,7 +316,7 @@ def _expand_learner(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tu
     return {**data, "collect": {**collect, "learner": {"entrypoint": collect["learner"]}}}, expanded_origins
 
 
-def path(field: str, names: Collection[str]) -> Place:
+def path(field: str, names: Collection[str]) -> FieldPath:
     """Return the path of a dotted field: ("enqueue", 0, "lr") for enqueue.0.lr.
 
     Args:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trialplane import errors
-from trialplane.errors import Issue, Place
+from trialplane.errors import FieldPath, Issue
 from trialplane.job import arguments, notebook, reach, settings
 from trialplane.job.kinds import Job, Study
 from trialplane.job.kinds.base import Function, ProgramFile
@@ -41,7 +41,7 @@ def packages(job: Job, folder: Path) -> list[Path]:
     return [Path(os.path.normpath(folder.absolute() / text)) for text in job.packages]
 
 
-def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
+def check(job: Job, folder: Path, broken: Collection[FieldPath]) -> Iterator[Issue]:
     """Yield issues of the code that a job names: functions, packages, settings files and programs.
 
     Args:
@@ -147,7 +147,7 @@ def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
     code is not searched. But they cannot continue from checkpoints of other trials, which a population and `reuse.steps`
     require.
     """
-    field: Place
+    field: FieldPath
     if job.search.population is not None:
         field, remedy = ("population",), "drop population"
     elif isinstance(job, Study) and isinstance(job.reuse, Reuse):
@@ -249,7 +249,7 @@ def _program_file_issues(program: ProgramFile, folder: Path) -> Iterator[Issue]:
         yield Issue(program.field, f"{name} is not executable; `chmod +x {file}`, or write command: [bash, {name}]")
 
 
-def _globals_issues(job: Job, folder: Path, script: str, broken: Collection[Place]) -> Iterator[Issue]:
+def _globals_issues(job: Job, folder: Path, script: str, broken: Collection[FieldPath]) -> Iterator[Issue]:
     """Yield issues of parameters for which a script has no value to replace, if the job's arguments have `{globals}`.
 
     Another check reports a script that cannot be parsed. Parameters of placeholders are not checked, because the script
@@ -274,7 +274,7 @@ def _globals_issues(job: Job, folder: Path, script: str, broken: Collection[Plac
                 yield Issue((field, name), text)
 
 
-def _settings_issues(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
+def _settings_issues(job: Job, folder: Path, broken: Collection[FieldPath]) -> Iterator[Issue]:
     """Yield issues of a settings file, of parameters that are neither in it nor in an argument, and of flags that win.
 
     A program usually lets a flag win over its settings file. With `--lr 0.1` in the command, values of `lr` in the file,
@@ -372,7 +372,7 @@ def _definition_problems(function: Function, tree: ast.Module, file: Path) -> It
         yield f"{name} {problems[-1]} ({file.name}:{nodes[-1].lineno})"
 
 
-def _parse(file: Path, name: str, field: Place) -> ast.Module | Issue:
+def _parse(file: Path, name: str, field: FieldPath) -> ast.Module | Issue:
     """Return the syntax tree of a file. If it cannot be read or is not Python, return the issue.
 
     Args:

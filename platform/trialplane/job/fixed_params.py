@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from trialplane import errors
-from trialplane.errors import Issue, Place, SpecError
+from trialplane.errors import FieldPath, Issue, SpecError
 from trialplane.job import space
 from trialplane.job.draft import START_POINTS, Draft, Origin
 
@@ -54,7 +54,7 @@ def full_name(name: str, known_names: Collection[str], source: str, *, are_all_k
 
 
 def override_issues(
-    job_draft: Draft, overrides: Mapping[str, tuple[Place, Any]], known_names: Collection[str]
+    job_draft: Draft, overrides: Mapping[str, tuple[FieldPath, Any]], known_names: Collection[str]
 ) -> Iterator[Issue]:
     """Yield issues of parameters that `--set`, flags or the SDK set: unknown names, and names that are searched.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trialplane import errors
-from trialplane.errors import Issue, JobNotFound, Place, SpecError
+from trialplane.errors import FieldPath, Issue, JobNotFound, SpecError
 from trialplane.job import (
     arguments,
     document,
@@ -275,7 +275,7 @@ def _apply_overrides(
     overrides: Mapping[str, Any],
     commented_params: Mapping[str, str],
     known_names: Collection[str],
-) -> dict[str, tuple[Place, Any]]:
+) -> dict[str, tuple[FieldPath, Any]]:
     """Apply `--set` and flags to a draft. If they change a training's GPUs, scale its other resources.
 
     Args:
@@ -290,7 +290,7 @@ def _apply_overrides(
         Source of each override → its field and value.
     """
     without_overrides = job_draft.copy()
-    overridden: dict[str, tuple[Place, Any]] = {}
+    overridden: dict[str, tuple[FieldPath, Any]] = {}
     for assignment_text in sets:
         try:
             field, value, source = document.assignment(assignment_text)
@@ -344,7 +344,7 @@ def _kind_issues(job_draft: Draft, kind: str | None) -> list[Issue]:
     return [Issue(("kind",), message, source=origin.source, line=origin.line)]
 
 
-def _valid_environment_paths(job_file: Document, base_judgment: verdict.Judgment) -> list[Place]:
+def _valid_environment_paths(job_file: Document, base_judgment: verdict.Judgment) -> list[FieldPath]:
     """Return the paths of the entries of `environment` that are valid without a profile.
 
     An entry names a field that a variable sets. If a profile removes the field, the entry stays valid.

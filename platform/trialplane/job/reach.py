@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.errors import Issue, Place
+from trialplane.errors import FieldPath, Issue
 from trialplane.job import arguments, module_files, notebook, settings
 from trialplane.job.kinds import Job
 
@@ -70,7 +70,7 @@ _LARGEST_SETTINGS = 1 << 16  # bytes of a settings file
 IN_SETTINGS_FILE = "which it reads, has"  # words in an issue for which `platform init --from` makes a job
 
 
-def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Place]) -> Iterator[Issue]:
+def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[FieldPath]) -> Iterator[Issue]:
     """Yield an issue for each parameter that does not reach the program.
 
     A command must name its parameters. A script has an issue only if it certainly reads no arguments: neither itself, nor in

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, FiniteFloat, PlainValidator, WithJsonSchema
 
-from trialplane.errors import Issue, Place
+from trialplane.errors import FieldPath, Issue
 from trialplane.job import models, program
 from trialplane.job.numeric import is_number
 
@@ -168,7 +168,7 @@ def _check_json(value: Any) -> Any:
     """
     issues: list[Issue] = []
 
-    def walk(item: Any, path: Place) -> None:
+    def walk(item: Any, path: FieldPath) -> None:
         """Add the issues of a part of the value, and of all parts of this part."""
         if isinstance(item, dict):
             for key, child in item.items():

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from trialplane.errors import Issue, Place
+from trialplane.errors import FieldPath, Issue
 from trialplane.job import kinds, wording
 from trialplane.job.draft import Draft, Origin
 from trialplane.job.kinds import Job
@@ -30,10 +30,10 @@ class Judgment(NamedTuple):
     job: Job | None
     issues: list[Issue]
     partial: Job | None
-    broken: frozenset[Place]
+    broken: frozenset[FieldPath]
 
 
-def judge(draft: Draft, has_objective: bool = False, valid_paths: Collection[Place] = ()) -> Judgment:
+def judge(draft: Draft, has_objective: bool = False, valid_paths: Collection[FieldPath] = ()) -> Judgment:
     """Validate a draft.
 
     Args:
@@ -49,7 +49,7 @@ def judge(draft: Draft, has_objective: bool = False, valid_paths: Collection[Pla
         data = {key: value for key, value in data.items() if key != "objective"}
     kind = kinds.kind_class(data.get("kind"))
     job: Job | None = None
-    broken = set[Place]()
+    broken = set[FieldPath]()
     try:
         job = kind.model_validate(data)
     except ValidationError as error:
@@ -81,12 +81,12 @@ def space_issues(space: Mapping[str, Any], source: str) -> list[Issue]:
     return []
 
 
-def _removable_path(field_path: Place) -> Place:
+def _removable_path(field_path: FieldPath) -> FieldPath:
     """Return the path of the smallest removable part of a job with a field: a top-level field or one parameter."""
     return field_path[:2] if field_path[:1] == ("space",) and len(field_path) > 1 else field_path[:1]
 
 
-def _partial_job(job_class: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Job | None:
+def _partial_job(job_class: type[Job], data: Mapping[str, Any], broken: set[FieldPath]) -> Job | None:
     """Return the job without its invalid parts, for further checks. None if too little is valid.
 
     Required fields that are missing or invalid get stand-ins, see `Base.stand_in`.

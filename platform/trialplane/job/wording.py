@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trialplane import errors
-from trialplane.errors import Issue, Place
+from trialplane.errors import FieldPath, Issue
 from trialplane.job import kinds, models, space
 
 _UNION_TAGS = ("parameters", "function")  # steps of pydantic's locations that are not fields, but the forms of `space`
@@ -56,7 +56,7 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
     return reported
 
 
-def _unfounded_fields(issues: Collection[Issue], unknown_fields: Collection[Place]) -> set[Place]:
+def _unfounded_fields(issues: Collection[Issue], unknown_fields: Collection[FieldPath]) -> set[FieldPath]:
     """Return the fields whose issues may be wrong because the job's kind is missing or invalid; empty with a valid kind.
 
     The job was validated as a study, but may be of another kind. So the fields of other kinds are not unknown. With an
@@ -70,14 +70,14 @@ def _unfounded_fields(issues: Collection[Issue], unknown_fields: Collection[Plac
     if not kind_messages:
         return set()
     known_fields = {name for kind in kinds.CLASSES.values() for name in kind.model_fields}
-    fields: set[Place] = {(name,) for name in known_fields if (name,) in unknown_fields}
+    fields: set[FieldPath] = {(name,) for name in known_fields if (name,) in unknown_fields}
     has_invalid_kind = not all(text.startswith(_MISSING) for text in kind_messages)
     if has_invalid_kind:
         fields.add(("objectives",))
     return fields
 
 
-def _field_path(loc: tuple[str | int, ...]) -> Place:
+def _field_path(loc: tuple[str | int, ...]) -> FieldPath:
     """Return the path that the user wrote for a location of pydantic.
 
     A location also has the tags of unions, the field `options`, which users do not write, and a mark for errors of a key.
@@ -94,7 +94,7 @@ def _field_path(loc: tuple[str | int, ...]) -> Place:
     return tuple(step for step in loc if step != "[key]")
 
 
-def message(entry: Any, field_path: Place, data: Mapping[str, Any]) -> str:
+def message(entry: Any, field_path: FieldPath, data: Mapping[str, Any]) -> str:
     """Return the message for an error of pydantic: the problem with the field, and what to write.
 
     Args:
@@ -166,7 +166,7 @@ _PATTERN_MESSAGES = {
 }
 
 
-def _is_misspelt(field_path: Place, unknown_fields: Collection[Place]) -> bool:
+def _is_misspelt(field_path: FieldPath, unknown_fields: Collection[FieldPath]) -> bool:
     """Whether the name of a missing field is similar to that of an unknown field of the same section."""
     siblings = [str(other[-1]) for other in unknown_fields if other[:-1] == field_path[:-1]]
     return bool(difflib.get_close_matches(str(field_path[-1]), siblings, n=1, cutoff=0.6))
@@ -180,7 +180,7 @@ def _other_kind_reason(field: str, kind: Any) -> str:
     return kinds.kind_class(kind).foreign_fields.get(field) or f"is for {' and '.join(owners)}, and the kind is {kind}"
 
 
-def _missing_message(field_path: Place) -> str:
+def _missing_message(field_path: FieldPath) -> str:
     """Return the message for a missing field, with an example for those that users leave out most."""
     if field_path == ("objectives",):
         return "is missing; write objective: {metric: …, direction: maximize}, or --objective METRIC:max"
@@ -193,7 +193,7 @@ def _missing_message(field_path: Place) -> str:
     return _MISSING
 
 
-def _section_hint(field_path: Place, data: Mapping[str, Any]) -> str:
+def _section_hint(field_path: FieldPath, data: Mapping[str, Any]) -> str:
     """Return a hint for a top-level field that belongs in a section: collect.workers for workers. "" if there is none."""
     if len(field_path) != 1:
         return ""
@@ -206,9 +206,9 @@ def _section_hint(field_path: Place, data: Mapping[str, Any]) -> str:
 
 
 @functools.cache
-def _sections(model: type[models.Model]) -> tuple[tuple[Place, type[models.Model]], ...]:
+def _sections(model: type[models.Model]) -> tuple[tuple[FieldPath, type[models.Model]], ...]:
     """Return the sections of a model with their paths: fields that are models, except samplers and pruners."""
-    sections: list[tuple[Place, type[models.Model]]] = []
+    sections: list[tuple[FieldPath, type[models.Model]]] = []
     for name, field in model.model_fields.items():
         section = _find_model(field.annotation, enters_items=False)
         if section and "options" not in section.model_fields:
@@ -234,7 +234,7 @@ def _find_model(annotation: Any, *, enters_items: bool = True) -> type[models.Mo
     return None
 
 
-def _field_names(field_path: Place, data: Mapping[str, Any]) -> Collection[str]:
+def _field_names(field_path: FieldPath, data: Mapping[str, Any]) -> Collection[str]:
     """Return the names of the fields that users may write below a path, for hints: low, high … below ("space", "lr").
 
     Empty if no fields are known there.

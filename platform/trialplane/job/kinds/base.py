@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from trialplane import errors
-from trialplane.errors import Issue, Place
+from trialplane.errors import FieldPath, Issue
 from trialplane.job import credentials, draft, mlflow_names, models, program, values
 from trialplane.job.cluster import Cluster
 from trialplane.job.kinds.roles import Role
@@ -38,7 +38,7 @@ class Function:
             Tune, "" if it gets the trial's context. "class" if it is a class, which may be one of an installed package.
     """
 
-    field: Place
+    field: FieldPath
     text: str
     arguments: tuple[str, ...] = ()
     style: str = ""
@@ -63,7 +63,7 @@ class ProgramFile(NamedTuple):
         is_python: Whether it is a Python script; otherwise it is the program of a command.
     """
 
-    field: Place
+    field: FieldPath
     path: str
     is_python: bool
 
@@ -388,7 +388,7 @@ class Base(models.Model):
                 "and let the code read an environment variable; see `platform docs scripts`"
             )
 
-    def check(self, broken: Collection[Place]) -> Iterator[Issue]:
+    def check(self, broken: Collection[FieldPath]) -> Iterator[Issue]:
         """Yield issues that concern several fields. Issues of a single field are errors of its model.
 
         Args:
@@ -462,7 +462,7 @@ def budget_issues(budget: Budget, reasons: Mapping[str, str]) -> Iterator[Issue]
             yield Issue(("budget", field), f"{reason}; drop it")
 
 
-def metric_name_issues(field: Place, metrics: list[str]) -> Iterator[Issue]:
+def metric_name_issues(field: FieldPath, metrics: list[str]) -> Iterator[Issue]:
     """Yield issues of the metrics of objectives or constraints: invalid names, and names that occur twice.
 
     Args:
@@ -489,7 +489,7 @@ def _input_issues(job: Base, names: Collection[str]) -> Iterator[Issue]:
         if file_param not in names:
             yield Issue(("inputs", file_param), f"there is no such name in params; {errors.nearest(file_param, names)}")
     for file_param, input_ in job.inputs.items():
-        field: Place = ("inputs", file_param)
+        field: FieldPath = ("inputs", file_param)
         for index, name in enumerate(input_.columns_of):
             column = job.params.get(name)
             if name not in job.params:

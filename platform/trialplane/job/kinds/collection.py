@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from trialplane.errors import Issue, Place
+from trialplane.errors import FieldPath, Issue
 from trialplane.job import cluster, models, values
 from trialplane.job.cluster import Cluster
 from trialplane.job.kinds import base
@@ -295,7 +295,7 @@ class Collection(Base):
         if learner is not None and learner != self.entrypoint:  # `check` reports equal ones
             yield base.Function(field=("collect", "learner", "entrypoint"), text=learner, arguments=("ctx", "results"))
 
-    def check(self, broken: Places[Place]) -> Iterator[Issue]:
+    def check(self, broken: Places[FieldPath]) -> Iterator[Issue]:
         """Yield the issues of all jobs, of a learner that is the entrypoint, and of a budget for other kinds."""
         yield from super().check(broken)
         if self.collect.learner.entrypoint == self.entrypoint and ("collect",) not in broken:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from trialplane import errors
-from trialplane.errors import Issue, Place
+from trialplane.errors import FieldPath, Issue
 from trialplane.job import arguments, models, program, settings, values
 from trialplane.job.program import Program
 
@@ -303,7 +303,7 @@ def _metric_sources(job: Ranked) -> tuple[program.MetricSource, ...]:
     return tuple(program.MetricSource(name) for name in names if not (job.command and name == "mlflow"))
 
 
-def _capture_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
+def _capture_issues(job: Ranked, broken: Collection[FieldPath]) -> Iterator[Issue]:
     """Yield issues of `capture`, and of the metrics of MLflow, which are captured too.
 
     A command allows neither, except `capture: wandb`. A library must not be both in `capture` and in `metrics`.
@@ -332,7 +332,7 @@ def _arguments_of(job: Ranked) -> Arguments:
     return job.arguments or Arguments(items=("{flags}",) if job.script else ())
 
 
-def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
+def check(job: Ranked, broken: Collection[FieldPath]) -> Iterator[Issue]:
     """Yield issues of the fields of a job's script or command that contradict each other.
 
     Args:

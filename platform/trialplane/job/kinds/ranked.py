@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from trialplane import errors
-from trialplane.errors import Issue, Place
+from trialplane.errors import FieldPath, Issue
 from trialplane.job import credentials, values
 from trialplane.job.kinds import program
 from trialplane.job.kinds.base import Base, Function, ProgramFile
@@ -126,7 +126,7 @@ class Ranked(Base):
         if ranks > 1 and ranks > resources.cpus:
             yield f"{ranks} ranks share {resources.cores} (resources.cpus) and wait for each other"
 
-    def check(self, broken: Collection[Place]) -> Iterator[Issue]:
+    def check(self, broken: Collection[FieldPath]) -> Iterator[Issue]:
         """Yield the issues of all jobs, of ranks and GPUs, and of scripts and commands."""
         yield from super().check(broken)
         yield from program.check(self, broken)
@@ -141,7 +141,7 @@ class Ranked(Base):
             yield Issue(("ranks",), f"{message}; {advice_text}")
 
 
-def _divided_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
+def _divided_issues(job: Ranked, broken: Collection[FieldPath]) -> Iterator[Issue]:
     """Yield issues of the parameters in `divided`, such as a global batch size: they must be multiples of the world size.
 
     With an uneven division, one rank would have a larger batch than another. But their gradients are averaged with equal

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag
 
 from trialplane import errors
-from trialplane.errors import Issue, Place
+from trialplane.errors import FieldPath, Issue
 from trialplane.job import mlflow_names, models, options, sampling, space, values
 from trialplane.job.kinds import base, program
 from trialplane.job.kinds.ranked import Ranked
@@ -283,7 +283,7 @@ class Study(Ranked):
                 "write a range into space, or trials: 1"
             )
 
-    def check(self, broken: Collection[Place]) -> Iterator[Issue]:
+    def check(self, broken: Collection[FieldPath]) -> Iterator[Issue]:
         """Yield the issues of all jobs with ranks, and of the search."""
         broken_params = {field_path[1] for field_path in broken if field_path[0] == "space" and len(field_path) > 1}
         is_space_valid = ("space",) not in broken and ("entrypoint",) not in broken  # an objective of Optuna is a space too
@@ -536,7 +536,7 @@ def _replay_issues(job: Study, population: Population) -> Iterator[Issue]:
             yield Issue(("population", "schedule", index, "step"), problem)
 
 
-def _schedule_issues(job: Study, field: Place, params: Mapping[str, Any]) -> Iterator[Issue]:
+def _schedule_issues(job: Study, field: FieldPath, params: Mapping[str, Any]) -> Iterator[Issue]:
     """Yield issues of the parameters of one entry of a schedule, which must be a complete point of the space.
 
     Args:
@@ -552,7 +552,7 @@ def _schedule_issues(job: Study, field: Place, params: Mapping[str, Any]) -> Ite
                 yield Issue(field, f"lacks {name}")
 
 
-def _value_issues(job: Study, field: Place, params: Mapping[str, Any]) -> Iterator[Issue]:
+def _value_issues(job: Study, field: FieldPath, params: Mapping[str, Any]) -> Iterator[Issue]:
     """Yield issues of values of parameters in a field: unknown parameters, and values outside of the space.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from trialplane.errors import Issue, Place
+from trialplane.errors import FieldPath, Issue
 from trialplane.job import values
 from trialplane.job.kinds import base, program
 from trialplane.job.kinds.base import RUN, Objectives
@@ -131,7 +131,7 @@ class Training(Ranked):
             "checkpoint, with the current code and parameters"
         )
 
-    def check(self, broken: Collection[Place]) -> Iterator[Issue]:
+    def check(self, broken: Collection[FieldPath]) -> Iterator[Issue]:
         """Yield issues of all jobs with ranks, and fields that only a search supports."""
         yield from super().check(broken)
         yield from base.budget_issues(self.budget, _BUDGET_REFUSALS)
