@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 
 from trialplane.job import draft, kinds, space, values
-from trialplane.job.document import Place
+from trialplane.job.document import FieldPath
 from trialplane.job.draft import Draft, Origin
 from trialplane.job.sampling import Pruner, Sampler
 from trialplane.job.search import Constraint
@@ -204,7 +204,7 @@ def test_every_value_knows_where_it_came_from(tree: dict[str, Any], sets: list[t
     made = Draft({"params": tree}, {(): Origin("file", 1)})
     for index, (steps, value) in enumerate(sets):
         before = len(made.issues)
-        place: Place = ("params", *steps)
+        place: FieldPath = ("params", *steps)
         made.set(place, value, Origin(f"set {index}"))
         if len(made.issues) == before:
             assert made.get(place) == value
