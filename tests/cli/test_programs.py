@@ -1399,6 +1399,30 @@ def test_numbers_in_an_argument_that_is_json_are_parameters(platform, written: P
     assert set(job.search.parameters) == {"lr"} and job.params == {"depth": 3}
 
 
+def test_a_part_of_a_value_is_searched_by_the_command_that_the_message_shows(platform, written: Path) -> None:
+    argument = "parser.add_argument('--sizes', default='1,1,64')\nargs ="
+    width = "args.sizes.split(',')[-1]"
+    write(written, {"fit.py": PRINTS.replace("args =", argument) + f"print('width_loss:', float({width}))\n"})
+    words = ("--space", "width=32..128", "--objective", "width_loss:min")
+    command_line = "python src/fit.py --lr 1 --layers 2 --sizes 1,1,64"
+    result = platform("init", "--from", command_line, *words)
+    command = f"platform init --from '{command_line.replace('64', '{width=64}')}' {' '.join(words)}"
+    assert result.exit_code == 2 and f"if width is the 64 of 1,1,64, type `{command}`" in result.stderr, result.output
+    result = platform(*shlex.split(command)[1:])
+    assert result.exit_code == 0 and f"as `{command_line}`" in result.stderr, result.output
+    job = made(".")
+    assert set(job.search.parameters) == {"width"} and job.search.enqueue == ({"width": 64},)
+    assert "sizes" not in Path("job.yaml").read_text().partition("params:")[2], "an argument would replace the parameter"
+
+
+@pytest.mark.parametrize(("sizes", "example"), [("64,64", "64,{width=64}"), ("1,2", "1,{width=2}")])
+def test_a_part_of_a_value_is_not_guessed(platform, written: Path, sizes: str, example: str) -> None:
+    write(written, {"fit.py": PRINTS.replace("args =", "parser.add_argument('--sizes')\nargs =")})
+    result = platform("init", "--from", f"python src/fit.py --sizes {sizes}", "--space", "width=32..128")
+    remedy = f"if width is a part of {sizes}, write {{width=VALUE}} there in the command, as in `{example}`"
+    assert result.exit_code == 2 and f"; {remedy}; for a value without" in result.stderr, result.output
+
+
 def test_a_value_without_a_name_can_be_searched_once_it_has_one(platform, written: Path) -> None:
     head = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=0.1)\n"
     text = "lr = p.parse_args().lr\nprint('loss=%f' % (lr * len(range(23))))\n"

@@ -75,9 +75,10 @@ def init_command(
     defaults, for at most a minute, to find its metrics. If that run fails, the job.yaml is still written, and the exit code
     is 1.
 
-    A shell script, a Makefile, an MLproject or a command line is started as it is: its numbers are the parameters. Of a
-    notebook, or a command that executes one by jupyter or papermill, the code is written beside it, as a script. Of a
-    dvc.yaml, or of a command such as `dvc repro`, the stages up to the metrics are run.
+    A shell script, a Makefile, an MLproject or a command line is started as it is: its numbers are the parameters,
+    and a value of a command that is written as {NAME=VALUE}, also as a part: `--layers 1,1,{width=64}`. Of a notebook, or a
+    command that executes one by jupyter or papermill, the code is written beside it, as a script. Of a dvc.yaml, or of a
+    command such as `dvc repro`, the stages up to the metrics are run.
 
     A search in the script becomes the job's: of Optuna, hyperopt, scikit-learn, scikit-optimize, bayesian-optimization or
     keras-tuner its objective, of a script that calls wandb.agent its sweep. A Ray Tune search is converted as by

@@ -684,10 +684,10 @@ def _enqueue_lines(job: ScriptJob) -> list[str]:
 def first_trial(job: ScriptJob) -> dict[str, Any]:
     """Return the values of the first trial: the script's defaults of the searched parameters that are in their ranges."""
     defaults = {name: job.defaults[name] for name in job.space if name in job.defaults}
-    return {name: value for name, value in defaults.items() if _contains(job.space[name].fields, value)}
+    return {name: value for name, value in defaults.items() if contains(job.space[name].fields, value)}
 
 
-def _contains(parameter: dict[str, Any], value: Any) -> bool:
+def contains(parameter: Mapping[str, Any], value: Any) -> bool:
     """Return whether a value is one that a parameter can have: a choice, or in its range and on one of its steps."""
     if "choices" in parameter:
         return value in parameter["choices"]

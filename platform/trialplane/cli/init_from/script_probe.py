@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.cli import importing, output
-from trialplane.cli.init_from import bounded, settings_file
+from trialplane.cli.init_from import bounded, script_job, settings_file
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, launcher, script, script_folder
 from trialplane.importing.script import Script, Style
@@ -51,6 +51,8 @@ _MERGES_ARGUMENTS = re.compile(r"[\w\])](?<!main)(?<!getopt)\((?:[^()]*[,=])?\s*
 _SUBCOMMAND = re.compile(r"[A-Za-z][\w-]*")
 _REFERENCE = re.compile(r"\$\{?(\w+)(?::?[-=](.*?))?\}?")  # $LR, ${LR} and ${LR:-0.3}
 _PAIR = re.compile(r"(?<!\S)[A-Za-z_]\w*(?:\.\w+)+ +[^\s-]")  # SOLVER.LR 0.1
+_PART = re.compile(r"[\w.+-]+")  # of a value such as 1,1,64
+_COMPOSITE = re.compile(rf"(?<![\w.,/+-]){_PART.pattern}(?:, ?{_PART.pattern})+(?![\w.,/+-])")
 _OPTION_KINDS = {int: "int", float: "float", bool: "bool", str: "str"}
 # Styles of scripts that may run without arguments.
 _RUN_ALONE = (Style.UNKNOWN, Style.GLOBALS, Style.SEARCHES, Style.ENVIRONMENT, Style.POSITIONS)
@@ -675,8 +677,8 @@ def _appendable_options(
     if command.call is not None and appended == arguments.HYDRA:
         # Hydra refuses an override that is given twice. Other parsers use the last value.
         set_names |= {word.partition("=")[0] for word in command.call.arguments}
-    # In a loop of the shell, the name of the flag may differ from that of the parameter: `--learning_rate {lr}`.
-    set_names |= set(re.findall(r"--?([\w.-]+)[ =]+[\"']?\{", " ".join(command.command)))
+    # The name of the flag may differ from that of the parameter: `--learning_rate {lr}`, `--layers 1,1,{width}`.
+    set_names |= set(re.findall(r"--?([\w.-]+)[ =]+[^\s{]*\{", " ".join(command.command)))
     set_names |= {option.name for name in set_names if (option := _typed_option(name, command, declared)) is not None}
     set_names = {name.replace("-", "_") for name in set_names}  # tyro takes --learning_rate for --learning-rate
 
@@ -954,7 +956,7 @@ def _probe_arguments(
 
 
 def refuse_unknown(
-    names: Collection[str],
+    space: Mapping[str, Mapping[str, Any]],
     copy: ScriptCopy,
     parsed_script: Script,
     declared: Declared,
@@ -965,7 +967,7 @@ def refuse_unknown(
     """Check that a script has the parameters that the user wants to search.
 
     Args:
-        names: Names of the parameters.
+        space: The parameters, by name.
         copy: Copy of the script.
         parsed_script: Content of the script.
         declared: Its arguments.
@@ -977,7 +979,7 @@ def refuse_unknown(
         InputError: The script lacks one. The message has similar names, or for Hydra the reason that Hydra gives.
     """
     known_names = {option.name for option in declared.options}
-    unknown_names = _unknown_names(names, declared, title)
+    unknown_names = _unknown_names(space, declared, title)
     if not unknown_names:
         return
     reason = ""
@@ -1013,16 +1015,18 @@ def refuse_unknown(
         shared_by = f"the {layer_size.default} in {layer_size.place}, which one layer puts out and the next takes in"
         remedy = f"; `{command}` searches {shared_by}"
     is_unlike_all = not any(
-        _is_similar(name, known_names - set(names)) or _remark_on(name, declared) for name in unknown_names
+        _is_similar(name, known_names - set(space)) or _remark_on(name, declared) for name in unknown_names
     )
     if not remedy and is_unlike_all and started_remedy:
         remedy = f"; for an option that it does not set, {started_remedy}"
     elif not remedy and is_unlike_all and not reason and (copy.file.suffix == ".py" or parsed_script.call is not None):
         file_name, name = Path(call.script).name, unknown_names[0].rpartition(".")[2]
         remedy = f"; for a value without a name in {file_name}, set `{name} = VALUE` at its top and use {name} there"
+    if is_unlike_all and not reason and len(unknown_names) == 1:
+        remedy = _part_remedy(unknown_names[0], space[unknown_names[0]], typed) + remedy
     if places := [f"{option.name}: {option.default}, {option.place}" for option in declared.options if option.place]:
         remedy = f"; those without a name of their own are {'; '.join(places[:_MOST_PLACES])}{remedy}"
-    hints = _names_with_hints(unknown_names, names, declared, in_files, similar_sizes)
+    hints = _names_with_hints(unknown_names, space, declared, in_files, similar_sizes)
     raise InputError(f"{title} has no parameter {'; and no '.join(hints)}{reason}{remedy}; nothing was changed")
 
 
@@ -1123,6 +1127,40 @@ def _meant_names(name: str, choices: Sequence[str], options: Sequence[Option]) -
     """
     longer_names = _longer_names(name, {option.name for option in options})
     return longer_names or [option.name for option in options if option.kind == "str" and option.default in choices]
+
+
+def _part_remedy(name: str, parameter: Mapping[str, Any], typed: str) -> str:
+    """Return the clause that says how a part of a value such as `1,1,64` is searched; "" for a command without such a value.
+
+    It has the user's command if only one part is a value that the parameter can have.
+
+    Args:
+        name: Name of the parameter.
+        parameter: Its fields in the space.
+        typed: The user's command.
+    """
+    words = shlex.split(typed)
+    index = words.index("--from") + 1 if "--from" in words else 0
+    parts = [
+        (composite, part)
+        for composite in (_COMPOSITE.finditer(words[index]) if index else ())
+        for part in _PART.finditer(words[index], *composite.span())
+    ]
+    if not parts:
+        return ""
+    fitting = [
+        (composite, part)
+        for composite, part in parts
+        if script_job.contains(parameter, launcher.with_default(Option(name), part[0]).default)
+    ]
+    composite, part = fitting[0] if len(fitting) == 1 else parts[-1]
+    before, after = composite.string[: part.start()], composite.string[part.end() :]
+    placeholder = f"{{{name}={part[0]}}}"
+    if len(fitting) == 1:
+        words[index] = f"{before}{placeholder}{after}"
+        return f"; if {name} is the {part[0]} of {composite[0]}, type `{shlex.join(words)}`"
+    example = f"{before[composite.start() :]}{placeholder}{after[: composite.end() - part.end()]}"
+    return f"; if {name} is a part of {composite[0]}, write {{{name}=VALUE}} there in the command, as in `{example}`"
 
 
 def _with_names(typed: str, other_names: Mapping[str, Sequence[str]]) -> str:
