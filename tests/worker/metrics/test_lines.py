@@ -259,6 +259,10 @@ def test_a_metric_that_the_job_names_is_not_that_of_the_training_set_behind_its_
         ("F1-score (macro): 0.8, F1-score (micro) = 0.9", {"F1-score-macro": 0.8, "F1-score-micro": 0.9}),
         ("accuracy (weighted): 0.8", {"accuracy-weighted": 0.8, "accuracy": 0.8}),
         ("time (s): 3", {}),
+        ("RMSE train 0.5 test 0.6", {"train_RMSE": 0.5, "test_RMSE": 0.6}),
+        ("Epoch 3 accuracy train 93.5 %, valid 91.5 %", {"train_accuracy": 93.5, "accuracy": 91.5}),
+        ("macro avg f1=0.83", {"macro_avg_f1": 0.83}),
+        ("R^2 = 0.91", {"R_2": 0.91}),
     ],
 )
 def test_names_and_values_belong_together_by_their_positions(line: str, metrics: dict[str, float]) -> None:
@@ -269,6 +273,11 @@ def test_a_value_may_follow_of_and_precede_its_name() -> None:
     parse = lines.LineParser((), Names(("roc_auc",))).parse
     assert parse("INFO:nets.train:Has a training score of 0.98 roc_auc").metrics == {"roc_auc": 0.98}
     assert parse("one of 3 roc_auc").metrics == parse("Improvement of 0.02 roc_auc").metrics == {}
+
+
+def test_a_power_is_a_spelling_of_a_name_with_a_digit() -> None:
+    parse = lines.LineParser((), Names(("r2",))).parse
+    assert parse("R^2: 0.91").metrics["r2"] == parse("R^2 0.91").metrics["r2"] == 0.91
 
 
 def test_a_text_in_an_object_moves_no_step() -> None:

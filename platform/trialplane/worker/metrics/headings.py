@@ -13,7 +13,8 @@ _NO_DEVIATION_OR_MODE = (
     r"(?<!std[ ._-])(?<!\bst\. )(?<!std\. )(?<!standard[ _])(?<!abs[ _])(?<!absolute[ _])(?<!mode[:=])(?<!mode[:=] )"
 )
 DATA_SET = rf"(?i:train|training|val|valid|validation|test|testing|eval|evaluation|{_NO_DEVIATION_OR_MODE}dev(?:elopment)?)"
-_ANY_DATA_SET = re.compile(r"train|val|test|dev(?!ic)", re.IGNORECASE)  # also in valid and eval, but not in device
+# Finds a part of each set of data, also in valid and eval, but not in device. Most lines have none, and the search is fast.
+names_data_set = re.compile(r"train|val|test|dev(?!ic)", re.IGNORECASE).search
 # A set of data to which the metrics after it belong: `Test set:`, `Train Epoch: 3`, `[VAL]`, `valid |`, `'test': {`,
 # `valid (NDCG: 0.1, HR: 0.2)`, `** Dev **`, `test => loss: 0.3`, `split train.`, `average test of
 # epoch 3:`, or `EP0_test, `
@@ -65,7 +66,7 @@ def headings_of(line: str) -> list[Heading]:
 
     If a line has no heading but begins with a set of data and names no other set, this one counts for the whole line.
     """
-    if not _ANY_DATA_SET.search(line):  # as most lines; this search is fast
+    if not names_data_set(line):
         return []
     prefix = _LOG_PREFIX.match(line)
     begin = prefix.end() if prefix else 0  # of the message; a logger may be named like a set of data
@@ -74,7 +75,7 @@ def headings_of(line: str) -> list[Heading]:
     ]:
         return headings
     match = _SET_OF_LINE.match(line, begin)
-    return [Heading(match.end(), match[1].lower())] if match and not _ANY_DATA_SET.search(line, match.end()) else []
+    return [Heading(match.end(), match[1].lower())] if match and not names_data_set(line, match.end()) else []
 
 
 def data_set_at(position: int, headings: Sequence[Heading]) -> str:

@@ -18,8 +18,8 @@ Pure: text in, numbers out. Without a pattern of the job, these are metrics:
 `Test accuracy: 0.9` is the metric `test_accuracy`, not `accuracy`, because the value belongs to another set of data. The
 name of the set may also stand before several metrics: `Train Epoch: 1 Loss: 0.3` is `train_Loss`, and `Test set: loss: 0.2`
 is `test_loss`, so no curve mixes the two. Before it may be the prefix of a log: time, level and logger. The metric may stand
-before several sets: `acc train: 0.9 test: 0.8` is `train_acc` and `test_acc`. If the job names a metric `loss`, this is the
-one of `Test set: loss: 0.2`.
+before several sets: `acc train: 0.9 test: 0.8` is `train_acc` and `test_acc`, also without colons. If the job names a metric
+`loss`, this is the one of `Test set: loss: 0.2`.
 
 A number with the name `global_step`, `step`, `iteration`, `epoch` or `round` is the step, as in `Epoch [3/10]`. So is a
 number in brackets at the beginning of a line, as in XGBoost's `[12]` and in `[3/10]`. The position of a progress bar is

@@ -185,8 +185,8 @@ def words_of(name: str) -> list[str]:
 
 
 def spelling(name: str) -> str:
-    """Return an expression that matches a name with any signs between its words: `acc1` also as `Acc@1`."""
-    words = (re.sub(r"(?<=[^\W\d])(?=\d)", "@?", word) for word in words_of(name))
+    """Return an expression that matches a name with any signs between its words: `acc1` also as `Acc@1`, `r2` as `R^2`."""
+    words = (re.sub(r"(?<=[^\W\d])(?=\d)", "[@^]?", word) for word in words_of(name))
     return r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
 
 

@@ -7,20 +7,22 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trialplane.worker.metrics.headings import DATA_SET, Heading, data_set_at, is_data_set
+from trialplane.worker.metrics.headings import DATA_SET, Heading, data_set_at, is_data_set, names_data_set
 from trialplane.worker.metrics.names import Names, spelling
 from trialplane.worker.metrics.numerals import CALL_PREFIX, LIST_PREFIX, NUMBER, NUMBER_END, THOUSANDS
 
 # What makes another metric of a name, as a set of data does: `Adjusted R2`, `adj. R2`, `balanced accuracy`, `PR AUC`.
 _OTHER_KIND = r"[aA]dj(?:usted|\.)?|[bB]alanced|PR|pr"
 _KIND = rf"{DATA_SET}|{_OTHER_KIND}"
+_AVERAGE = r"(?:macro|micro|weighted|samples) avg"  # `macro avg f1`; if the job names `f1`, this is one
 _PAIR = re.compile(
-    rf"(?<![\w./@-])(?:({DATA_SET}(?=[ _])|(?:{_OTHER_KIND})(?= ))[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?"
+    rf"(?<![\w./@^-])(?:({DATA_SET}(?=[ _])|(?:{_OTHER_KIND}|{_AVERAGE})(?= ))[ _])?"
+    rf"([^\W\d][\w./@^-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?"
     rf"{CALL_PREFIX}{LIST_PREFIX}({THOUSANDS}|{NUMBER})(?:\s*+/\s*+(\d{{1,15}}))?{NUMBER_END}"
 )
 _NO_NAMES = frozenset({"is", "are", "was", "of", "to", "at"})  # `the error of the prediction is: 0.5`
 # A name before the sets of data of its values: `accuracy train: 0.9 test: 0.8`, `loss on test: 0.3`, `mae (val: 2)`.
-_LABEL = re.compile(r"(?<![\w./@-])([^\W\d][\w./@-]*)(?:\s+(?:on|of|for|in))?(?:\s+the)?\s*[\s(]$")
+_LABEL = re.compile(r"(?<![\w./@^-])([^\W\d][\w./@^-]*)(?:\s+(?:on|of|for|in))?(?:\s+the)?\s*[\s(]$")
 _NO_LABELS = _NO_NAMES | frozenset(
     {"on", "for", "in", "the", "and", "after", "before", "during", "until", "final", "best", "highest", "lowest", "current"}
 )
@@ -57,6 +59,9 @@ _NAMES = re.compile(rf"(?<![\w./@-])({_ONE_OF_NAMES}(?:{_BETWEEN_NAMES}{_ONE_OF_
 _LONGEST_NAMES = 100  # characters
 _LAST_SET = re.compile(rf"({DATA_SET})[ _](.+)")
 _FRACTION = re.compile(r"\d+\s*/\s*\d+")
+# A name before several sets of data with decimal values, without signs: `RMSE train 0.5 test 0.6`.
+_SET_AND_VALUE = rf"({DATA_SET}) (?=[-+]?\d*\.\d)"
+_SETS_WITHOUT_SIGNS = re.compile(rf"(?<=\w )(?:{_SET_AND_VALUE}[-+.\de]++(?: ?%)?(?:\s?[,;|]?\s|$)){{2,}}")
 
 
 class _Pair(NamedTuple):
@@ -129,10 +134,14 @@ def pairs_of(line: str, names: Names, headings: Sequence[Heading]) -> dict[str, 
 def with_pairs(line: str) -> str:
     """Return `train loss: 0.5, val loss: 0.6` for `train/val loss: 0.5/0.6`, `acc test: 0.9` for `acc (test): 0.9`.
 
+    Return `RMSE train: 0.5 test: 0.6` for `RMSE train 0.5 test 0.6`.
+
     Sets of data without a value each have none: `train/val loss` for `train/val loss: 0.5 / 0.6 / 0.7`.
     """
     if "(" in line:
         line = _IN_PARENTHESES.sub(lambda match: f" {match[1]}" if match[1] else f"-{match[2]}", line)
+    if names_data_set(line):
+        line = _SETS_WITHOUT_SIGNS.sub(lambda match: re.sub(_SET_AND_VALUE, r"\1: ", match[0]), line)
     parts, end = [], 0
     for match in _VALUES.finditer(line):
         begin = max(end, match.start() - _LONGEST_NAMES)
@@ -185,7 +194,8 @@ def _full_name(pair: _Pair, names: Names, data_set: str) -> str:
         return names.in_data_set(pair.name, data_set)
     if is_data_set(pair.data_set):
         return names.of_data_set(pair.name, pair.data_set.lower())
-    return names.in_data_set(f"{pair.data_set.lower()}_{pair.name}", data_set)
+    kind = pair.data_set.lower().replace(" ", "_")
+    return names.in_data_set(f"{kind}_{pair.name}", data_set)
 
 
 class Spelling(NamedTuple):
