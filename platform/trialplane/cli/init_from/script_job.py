@@ -22,7 +22,7 @@ from trialplane.cli import output
 from trialplane.cli.init_from import settings_file, smoke
 from trialplane.importing import guess, hydra, script_folder
 from trialplane.importing.script import Script, Style
-from trialplane.job import arguments, credentials, settings
+from trialplane.job import arguments, credentials, settings, values
 from trialplane.job import options as optuna_options
 from trialplane.job.program import MetricSource
 from trialplane.wire import declared as declared_arguments
@@ -218,13 +218,17 @@ def build(
     items = _argument_items(set_options, params, parsed_script, declared, form)
     field = _arguments_field(parsed_script, declared, space, params, form, items)
     command = _command(name, parsed_script, declared, start, options, items)
+    own_arguments = _own_arguments(name, parsed_script, field, has_command=bool(command))
+    if called_script := _plain_call(command, parsed_script):
+        words = command[command.index(called_script) + 1 :]
+        name, command, own_arguments = called_script, [], _with_first_items(words, own_arguments)
     # The user can search these by a line in the space alone.
     addable_options = [
         option for option in options if option in set_options or not _needs_item(option, parsed_script, declared, form)
     ]
     return ScriptJob(
         script=name,
-        arguments=_own_arguments(name, parsed_script, field, has_command=bool(command)),
+        arguments=own_arguments,
         command=command,
         params=params,
         space=space,
@@ -517,6 +521,29 @@ def _command(
         words = [os.path.relpath(name, start.cwd) if word == Path(name).name else word for word in parsed_script.command]
         return [*(["env", "-C", start.cwd] if start.cwd != "." else []), *words]
     return start.command(name, declared.function)
+
+
+def _plain_call(command: Sequence[str], parsed_script: Script) -> str:
+    """Return the Python file that a command starts in the job's folder as a job's field `script` would; "" for another one.
+
+    If a trial replaces values in the file itself, it must start the copy, as a command does.
+    """
+    call = parsed_script.call
+    match command:
+        case ["python" | "python3", "-u", file, *_] | ["python" | "python3", file, *_]:  # -u has no effect on a trial
+            is_called = call is not None and (call.folder, call.script, call.module) == (".", file, "")
+            return file if is_called and file != parsed_script.config and not values.leads_outside(file) else ""
+    return ""
+
+
+def _with_first_items(words: Sequence[str], field: Any) -> Any:
+    """Return the field `arguments` of a job with further items before its own. `field` is None for no arguments."""
+    if isinstance(field, str) and field.endswith(settings.SUFFIXES):
+        field = {"file": field}
+    fields = field if isinstance(field, dict) else {"items": field or []}
+    items = fields.get("items", [])
+    fields = {**fields, "items": [*words, *([f"{{{items}}}"] if isinstance(items, str) else items)]}
+    return fields["items"] if len(fields) == 1 else fields
 
 
 def _number_names(options: Sequence[Option], likely: Sequence[str]) -> list[str]:
