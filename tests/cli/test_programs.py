@@ -36,6 +36,32 @@ def job_in(folder: str) -> Study:
 
 
 @pytest.mark.parametrize(
+    ("line", "is_script"),
+    [
+        ("python src/fit.py --tag a --lr 0.1 --layers 2", True),
+        ("python3 -u src/fit.py --tag a --lr 0.1 --layers 2", True),
+        ("python ./src/fit.py --tag a --lr 0.1 --layers 2", False),  # sys.argv[0] of a script has no ./
+        ("python -O src/fit.py --tag a --lr 0.1 --layers 2", False),
+        ("MODE=a python src/fit.py --tag a --lr 0.1 --layers 2", False),
+        ("python src/fit.py --tag a --lr 0.1 --layers 2 | cat", False),
+    ],
+)
+def test_a_command_that_only_starts_a_script_is_the_script_with_its_arguments(
+    platform, written: Path, line: str, is_script: bool
+) -> None:
+    text = PRINTS.replace("args =", "parser.add_argument('--tag')\nparser.add_argument('--dropout', type=float)\nargs =")
+    write(written, {"fit.py": text})
+    result = platform("init", "--from", line, "--space", "lr=0.01..1", "--space", "dropout=0.1..0.5")
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    job = job_in(".")
+    assert (job.script is not None, job.command is None) == (is_script, is_script)
+    if is_script:
+        assert job.script == "src/fit.py" and job.arguments is not None
+        assert job.arguments.items == ("--tag", "a", "--lr", "{lr}", "--layers", "{layers}", "{flags}")
+        assert job.params == {"layers": 2}
+
+
+@pytest.mark.parametrize(
     ("line", "command", "start"),
     [
         (
