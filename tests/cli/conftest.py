@@ -73,6 +73,13 @@ def made(folder: str = "src") -> Study:
     return job
 
 
+def command_of(job: Study) -> tuple[str, ...]:
+    """The words that start a trial; `{flags}` and the like, for all other parameters, are left out."""
+    items = job.arguments.items if job.script and job.arguments else ()
+    words = job.command or ("python", job.script, *items)
+    return tuple(word for word in words if word.strip("{}") not in arguments.FOR_ALL)
+
+
 def given(job: Study, **more: Any) -> list[str]:
     """The arguments of a trial with the script's defaults."""
     plan = program.from_job(job)

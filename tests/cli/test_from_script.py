@@ -403,10 +403,15 @@ wandb.log({"test_acc": 0.5})
 
 
 @pytest.mark.services
-def test_what_a_command_logs_to_mlflow_is_not_offered(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_command_logs_to_mlflow_is_not_offered_but_what_a_script_logs(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(written)
     (written / "own_fit.py").write_text("import mlflow, sys\nmlflow.log_metric('f1', 0.5)\nprint('error: 0.25')\n")
-    result = platform("init", "--from", "python own_fit.py {lr=0.1}")
+    platform("init", "--from", "python own_fit.py {lr=0.1}")
+    assert load.load_job(written).objectives[0].metric == "f1"
+    Path("job.yaml").unlink()
+    result = platform("init", "--from", "python -O own_fit.py {lr=0.1}")
     assert "logs f1 to MLflow, which is not read from a command, a process of its own: print the metric" in result.stderr
     assert load.load_job(written).objectives[0].metric == "error", result.output
 

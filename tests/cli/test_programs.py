@@ -14,7 +14,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import made, write
+from tests.cli.conftest import command_of, made, write
 
 from trialplane.job import load, settings
 from trialplane.job.kinds import Study
@@ -95,7 +95,7 @@ def test_a_command_line_is_a_job(
     assert result.exit_code == 0 and "failed" not in result.stderr, result.output
     assert "runs once with the command's values, as" in result.stderr
     job = job_in(".")
-    assert job.command == command
+    assert command_of(job) == command
     assert job.search.enqueue == (start,)
 
 
@@ -136,7 +136,7 @@ def test_secrets_of_a_command_line_stay_in_the_environment(
     result = platform("init", "--from", line)
     assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
     assert "type `export API_KEY=…` before `platform submit`" in result.stderr
-    assert job_in(".").command == command
+    assert command_of(job_in(".")) == command
     assert "hush1" not in Path("job.yaml").read_text() + result.output
 
 
@@ -278,7 +278,7 @@ def test_values_of_a_makefile_may_be_in_another_or_in_a_recipe(
     write(written, {"fit.py": PRINTS, "fit.mk": "LR = 0.1\n", "Makefile": makefile})
     result = platform("init", "--from", str(written / "Makefile"))
     assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
-    assert made().command == command
+    assert command_of(made()) == command
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_target_of_make_stands_for_the_command_with_parameters(
     write(Path(), {"fit.py": PRINTS, "Makefile": makefile})
     result = platform("init", "--from", "make fit", "--no-smoke")
     assert result.exit_code == 0, result.output
-    assert " ".join(job_in(".").command) == command
+    assert " ".join(command_of(job_in("."))) == command
     told = "`make fit` also runs `python load.py --rows 9`, which trials leave out"
     assert (told in result.stderr) == ("--rows" in makefile), result.stderr
 
@@ -332,8 +332,8 @@ def test_a_target_of_make_stands_for_a_command_whose_settings_file_has_the_param
     result = platform("init", "--from", command, "--space", "C=0.1..10:log", "--space", "shape=(1, 1),(1, 2)")
     assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
     job = job_in(".")
-    assert job.command[-3:] == ("python", "fit.py", "a.yaml" if make_given else "b.yaml")
-    assert ("PYTHONPATH=src" in job.command) == make_given
+    assert command_of(job)[-3:] == ("python", "fit.py", "a.yaml" if make_given else "b.yaml")
+    assert ("PYTHONPATH=src" in command_of(job)) == make_given
     assert job.search.parameters["model.shape"].choices == ("(1, 1)", "(1, 2)")
     assert job.search.enqueue == ({"model.C": 1.0, "model.shape": "(1, 1)"},)
 
@@ -813,7 +813,7 @@ def test_positional_arguments_of_a_command_are_parameters(platform, written: Pat
     result = platform("init", "--from", f"{head}python fit.py {flags}small 0.25", *spaces)
     assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
     job = job_in(".")
-    line = " ".join(job.command)
+    line = " ".join(command_of(job))
     assert f"python fit.py {flags}small {{rate}} {{layers}}" in line and "sys.argv" not in line
     assert set(job.search.parameters) == {"rate", "layers"} and job.search.enqueue == ({"rate": 0.25, "layers": 2},)
 
@@ -839,7 +839,7 @@ def test_a_value_of_a_flag_is_no_positional_argument(platform, written: Path, fl
     write(Path(), {"fit.py": text})
     result = platform("init", "--from", f"python fit.py {flags} 0.5", "--no-smoke")
     assert result.exit_code == 0, result.output
-    assert f"python fit.py {words}" in " ".join(job_in(".").command)
+    assert f"python fit.py {words}" in " ".join(command_of(job_in(".")))
 
 
 @pytest.mark.parametrize(
@@ -1130,7 +1130,7 @@ def test_what_loops_of_a_shell_script_go_through_is_searched(platform, written: 
     write(written, {"fit.py": PRINTS, "fit.sh": script})
     result = platform("init", "--from", str(written / "fit.sh"))
     assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
-    assert made().command == ("python", "fit.py", "--lr", "{lr}", "--layers", "{layers}")
+    assert command_of(made()) == ("python", "fit.py", "--lr", "{lr}", "--layers", "{layers}")
     assert {name: parameter.choices for name, parameter in made().search.parameters.items()} == {
         "lr": (0.1, 0.01),
         "layers": (2, 4),
@@ -1196,7 +1196,7 @@ def test_the_commands_in_loops_run_once_with_the_variables_of_the_script(
     write(written, {"fit.py": PRINTS.replace("args =", "parser.add_argument('--id')\nargs ="), "fit.sh": text})
     result = platform("init", "--from", str(written / "fit.sh"))
     assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
-    assert made().command == command
+    assert command_of(made()) == command
     parameters = made().search.parameters
     assert {name: parameters[name].choices for name in choices} == choices  # type: ignore[union-attr]
 
@@ -1213,7 +1213,7 @@ def test_a_loop_that_the_user_types_or_whose_script_bash_starts_is_that_of_its_v
     result = platform("init", "--from", source, "--no-smoke")
     assert result.exit_code == 0, result.output
     assert job_in(folder).search.parameters["lr"].choices == (0.1, 0.01)
-    assert "for" not in job_in(folder).command
+    assert "for" not in command_of(job_in(folder))
 
 
 def test_the_python_commands_of_a_shell_script_are_named_with_its_variables_and_the_typed_options(
@@ -1240,7 +1240,7 @@ def test_options_of_the_program_in_a_loop_are_searched_too(platform, written: Pa
     assert result.exit_code == 2 and "has no parameter droput; did you mean dropout" in result.stderr, result.output
     assert platform("init", "--from", str(written / "fit.sh"), "--no-smoke", "--space", "dropout=0..1").exit_code == 0
     assert set(made().search.parameters) == {"dropout"} and made().params["rate"] == 0.1
-    assert made().command is not None and made().arguments is not None, "dropout is an argument at the command's end"
+    assert made().arguments is not None and made().arguments.items[-1] == "{flags}", "dropout is an argument at the end"
 
 
 def test_a_script_with_a_loop_over_files_runs_as_it_is(platform, written: Path) -> None:
@@ -1355,7 +1355,7 @@ def test_a_value_of_a_settings_file_is_searched_where_the_command_overrides_it(
         assert result.exit_code == 2 and f"no parameter lr of fit.json: {words}; nothing" in result.stderr, result.output
         return
     job = job_in(".")
-    assert shlex.join(job.command or ()) == shlex.join(["python", "fit.py", "fit.json", *words.split()])
+    assert shlex.join(command_of(job)) == shlex.join(["python", "fit.py", "fit.json", *words.split()])
     assert set(job.search.parameters) == {name} and job.search.enqueue == ({name: 0.2},)
 
 
@@ -1421,7 +1421,7 @@ def test_numbers_in_an_argument_that_is_json_are_parameters(platform, written: P
     result = platform("init", "--from", command, "--space", "lr=1e-4..1e-2:log", "--objective", "loss:min")
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
     job = made(".")
-    assert job.command[-1] == '{{"lr": {lr}, "depth": {depth}, "name": "a"}}'
+    assert command_of(job)[-1] == '{{"lr": {lr}, "depth": {depth}, "name": "a"}}'
     assert set(job.search.parameters) == {"lr"} and job.params == {"depth": 3}
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import given, made, write
+from tests.cli.conftest import command_of, given, made, write
 
 # A double of pyrallis: an argparse parser that fills a dataclass, and forgets the types and defaults when it parses.
 PYRALLIS = """
@@ -412,7 +412,7 @@ def test_each_form(platform, workplace: Path, monkeypatch: pytest.MonkeyPatch, f
     monkeypatch.chdir(workplace)
     job = made()
     assert set(job.search.parameters) == searched
-    assert set(expected) <= {*given(job), *(job.command or ())}, (job.command, given(job))
+    assert set(expected) <= {*given(job), *command_of(job)}, (command_of(job), given(job))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import BODY, given, made
+from tests.cli.conftest import BODY, command_of, given, made
 
 from trialplane.job import arguments, load
 from trialplane.job.kinds import program
@@ -1206,7 +1206,7 @@ def test_arguments_that_a_typed_command_does_not_name_are_appended_to_it(
     assert (job.search.parameters["netwidth"].low, job.search.parameters["netwidth"].high) == (32, 128), "by the file"
     assert set(given(job)) >= {"--lrate=0.0005", "--netwidth=64"}
     shell = ("bash", "-c", 'cd run && python fit.py --config lego.txt -e {epochs} "$@" 2>&1 | cat', "bash")
-    assert job.command == (shell if is_in_folder else ("python", "fit.py", "--config", "lego.txt", "-e", "{epochs}"))
+    assert command_of(job) == (shell if is_in_folder else ("python", "fit.py", "--config", "lego.txt", "-e", "{epochs}"))
     assert job.objectives[0].metric == "val_loss" and "its metrics: val_loss" in result.stderr
 
 
@@ -1251,7 +1251,7 @@ def test_keys_of_yacs_are_appended_as_pairs_also_those_that_are_added_later(
     job, added = made(), {"MODEL.DROPOUT": 0.15, "SOLVER.LR": 0.2}
     plan = program.from_job(job)
     assert plan is not None
-    words = arguments.build((*plan.command, *plan.arguments), {**job.params, **added}, {})
+    words = arguments.build((*(plan.command or ("python", job.script)), *plan.arguments), {**job.params, **added}, {})
     first = min(words.index("SOLVER.LR"), words.index("MODEL.DROPOUT"))
     pairs = words[first:]
     assert dict(zip(pairs[::2], pairs[1::2], strict=True)) == {"SOLVER.LR": "0.2", "MODEL.DROPOUT": "0.15"}, words
@@ -1290,7 +1290,7 @@ print("val_loss:", args.lr + args.use_amp)
     result = platform("init", "--from", *command, "--space", "use-amp=true,false")
     assert "--use-amp: taken out of the command, because it is searched\n" in result.stderr, result.output
     written_job = Path("job.yaml").read_text()
-    assert '\ncommand: [python, fit.py, --lr, "{lr}"]\n' in written_job, written_job
+    assert '\nscript: fit.py\narguments: [--lr, "{lr}", "{flags}"]\n' in written_job, written_job
     assert "\n  use-amp: {type: categorical, choices: [true, false]}\n" in written_job
     assert "enqueue: [{lr: 0.2, use-amp: true}]" in written_job, "as in the command"
     Path("job.yaml").unlink()
@@ -1441,7 +1441,7 @@ def test_values_that_a_configurator_overrides_are_appended_as_arguments(
     job = made()
     assert set(job.search.parameters) == {"learning_rate", "n_layer", "dropout"}
     assert (job.search.parameters["n_layer"].low, job.search.parameters["n_layer"].high) == (2, 8)
-    assert job.command == ("python", "fit.py", "small.py", "--learning_rate={learning_rate}")
+    assert command_of(job) == ("python", "fit.py", "small.py", "--learning_rate={learning_rate}")
     assert {"--n_layer=4", "--dropout=0.0"} <= set(given(job))
 
 
@@ -1467,7 +1467,7 @@ def test_an_argument_and_the_value_of_its_name_in_the_file_are_set_together(
     job = made()
     assert set(job.search.parameters) == {"train.lr", "train.dropout"} and job.params == {"seed": 3}
     assert job.arguments is not None and job.arguments.file == "fit.yaml"
-    assert job.arguments.items == ("--lr={train.lr}", "{flags}"), job.arguments
+    assert job.arguments.items == ("--config", "fit.yaml", "--seed", "{seed}", "--lr={train.lr}", "{flags}"), job.arguments
 
 
 def test_a_value_of_the_file_that_the_command_overrides_is_not_searched(

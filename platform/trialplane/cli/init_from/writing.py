@@ -472,7 +472,8 @@ def _run_smoke(
         )
 
     values = "its defaults" if origin.text else "the command's values"
-    shown_command = f", as `{escapes.escape_controls(shlex.join(job.command_line()))}`" if job.command else ""
+    words = job.command_line() if job.command else ["python", job.script, *job.default_arguments()]
+    shown_command = f", as `{escapes.escape_controls(shlex.join(words))}`" if job.command or not origin.text else ""
     output.note(
         f"{title} runs once with {values}{shown_command}, in a copy of {job_folder}, for {limit:.0f} seconds at "
         "most, to find its metrics; --no-smoke skips this"
@@ -480,7 +481,7 @@ def _run_smoke(
     result = run(job)
     if _RANK.search(result.failure) and not job.command:
         output.note(f"{title} needs the variables of torchrun ({result.failure}), which starts it then")
-        torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", copy.name]
+        torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", job.script]
         job = dataclasses.replace(job, command=torchrun, arguments=job.arguments or arguments.FLAGS)
         result = run(job)
     repository = copy.start.folder / _REPOSITORY
