@@ -27,7 +27,7 @@ def send(door: Door, folder: Path, run: str, token: str = "") -> FilesSent:
         env.MLFLOW_CONTEXT: json.dumps({labels.RUN: run}),
     }
     config = SlotConfig("toy", "", "train:run", str(folder / "run"), "", checkpoints=str(folder / "saved"), env=given)
-    return kept_files.send(config, SendFiles(3, 7, 100.0))
+    return kept_files.send(config, SendFiles(3, 7, 900.0))
 
 
 def left(folder: Path, **files: bytes) -> None:

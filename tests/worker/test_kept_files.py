@@ -49,7 +49,7 @@ class Place:
         context = json.dumps({labels.RUN: "toy"})
         return {env.MLFLOW_TRACKING_URI: uri, env.MLFLOW_EXPERIMENT_NAME: "toy", env.MLFLOW_CONTEXT: context}
 
-    def send(self, *, seconds: float = 100.0, number: int = 7) -> FilesSent:
+    def send(self, *, seconds: float = 900.0, number: int = 7) -> FilesSent:
         return kept_files.send(self.config, SendFiles(3, number, seconds))
 
     def there(self, folder: str = kept_files.FOLDER) -> dict[str, str]:

@@ -23,7 +23,7 @@ from trialplane.wire.exports import End, Order, Progress
 from trialplane.wire.paths import RunPaths
 
 END_WAIT = 30.0  # seconds for the exporter to end
-NICENESS = 10  # lets trials and the controller go first, also while they import their libraries
+NICENESS = 5  # lets trials and the controller go first, also while they import; 10 took minutes to start on a full machine
 
 
 class ExporterProcess:

@@ -40,7 +40,7 @@ from trialplane.wire import env, labels
 _SERVICE = "mlflow.tracking._tracking_service.utils"
 _CLIENT = "mlflow.tracking.client"
 _FLUENT = "mlflow.tracking.fluent"
-_PATIENCE = 60.0  # seconds for the exporter to create MLflow's tables and the experiment; then a local store is used
+_PATIENCE = 180.0  # seconds for the exporter to create MLflow's tables and the experiment; then a local store is used
 _PAUSE = 0.1  # seconds between two checks for the experiment
 # Variables during the search for the run, as MLflow by default retries for minutes.
 _SEARCH_VARIABLES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}

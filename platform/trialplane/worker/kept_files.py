@@ -24,7 +24,7 @@ from trialplane.wire import env, escapes, messages, paths, records
 from trialplane.worker import trial
 
 FOLDER = "kept_files"  # among a run's artifacts
-_NICENESS = 10  # lower priority than trials
+_NICENESS = 5  # lower priority than trials, but on a full machine still several percent of a core
 _CLIENT_SETTINGS = {  # MLflow's client would retry for minutes; the controller retries instead
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",  # seconds for one file, as the server answers when the file is stored
