@@ -154,6 +154,19 @@ def test_the_user_names_the_objective(platform, written: Path) -> None:
     assert "objective: train_loss, minimized (as requested); `platform submit hpo src --local` runs" in result.stderr
 
 
+@pytest.mark.parametrize(("of", "said"), [("best", ", the best of all reports"), ("last", "")])
+def test_the_user_says_which_value_of_the_objective_counts(platform, written: Path, of: str, said: str) -> None:
+    text = ARGPARSE.replace('"stamp"', '"--stamp"') + "for epoch in range(3):\n    print(f'epoch {epoch} auc: {epoch}')\n"
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", f"auc:max:{of}")
+    assert f"; objective: auc, maximized{said} (as requested); `platform submit" in result.stderr, result.output
+    assert made().objectives[0].of == of
+    assert "value counts" not in Path("src/job.yaml").read_text()
+    Path("src/job.yaml").unlink()
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", f"val_auc2:max:{of}")
+    assert f"; `--objective auc:max:{of}` at submit picks one that it did show;" in result.stderr, result.output
+
+
 def test_an_objective_that_the_run_has_not_shown_is_used_and_named(platform, written: Path) -> None:
     (written / "fit.py").write_text("import fire\ndef main(lr=0.1): ...\nfire.Fire(main)\n" + BODY)
     result = platform("init", "--from", str(written / "fit.py"), "--objective", "auc:max")

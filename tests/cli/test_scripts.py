@@ -468,12 +468,12 @@ def test_every_wrong_flag_is_named_at_once(platform: Platform, script: Path) -> 
 
 
 def test_flags_change_a_job_that_has_a_file(platform: Platform) -> None:
-    words = ("--space", "lr=1..2", "--objective", "loss:min")
+    words = ("--space", "lr=1..2", "--objective", "loss:min:best")
     result = platform("submit", "hpo", "demo", *words, "--local", "--dry-run", "-o", "json")
     assert result.exit_code == 0, result.stderr
     job = json.loads(result.stdout)["job"]
     assert job["space"]["lr"] | {"type": "float", "low": 1.0, "high": 2.0} == job["space"]["lr"]
-    assert [one["metric"] for one in job["objectives"]] == ["loss"]
+    assert job["objectives"] == [{"metric": "loss", "direction": "minimize", "of": "best"}]
 
 
 def test_a_script_that_is_not_there_is_named(platform: Platform) -> None:

@@ -83,6 +83,14 @@ def test_objectives(text: str, direction: str) -> None:
     assert short_forms.objective(text, "") == {"metric": text.rpartition(":")[0], "direction": direction}
 
 
+@pytest.mark.parametrize(
+    ("text", "metric", "of"),
+    [("NDCG:max:best", "NDCG", "best"), ("val:loss:max:last", "val:loss", "last"), ("a:max:max:best", "a:max", "best")],
+)
+def test_objectives_say_which_value_counts(text: str, metric: str, of: str) -> None:
+    assert short_forms.objective(text, "") == {"metric": metric, "direction": "maximize", "of": of}
+
+
 @pytest.mark.parametrize("metric", ["valid_NDCG@10", "mAP@[.5:.95]", "acc@@5", "Précision", "val:loss", "a//b"])
 def test_the_objective_of_a_program_is_named_as_its_printed_metric(tmp_path: Path, metric: str) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint('loss=1', sys.argv)\n")
@@ -107,7 +115,12 @@ def test_a_metric_that_a_function_returns_is_not_renamed(tmp_path: Path) -> None
         ("loss", "does not name its direction; write loss:max or loss:min"),
         ("loss:", "does not name its direction; write loss:max or loss:min"),
         ("loss:up", "does not name its direction; write loss:max or loss:min"),
+        ("loss:best", "does not name its direction; write loss:max:best or loss:min:best"),
+        ("loss:up:last", "does not name its direction; write loss:max:last or loss:min:last"),
+        ("a:b:max:mean", "does not end with best or last; write a:b:max:best or a:b:max:last"),
+        ("loss:min:", "does not end with best or last; write loss:min:best or loss:min:last"),
         (":max", "names no metric; write METRIC:max, as in accuracy:max"),
+        (":max:best", "names no metric; write METRIC:max, as in accuracy:max"),
         (":", "names no metric; write METRIC:max, as in accuracy:max"),
         ("", "names no metric; write METRIC:max, as in accuracy:max"),
     ],

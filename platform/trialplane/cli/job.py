@@ -42,7 +42,8 @@ _SCHEMA = "job.schema.json"
 @click.option(
     "--objective",
     metavar="METRIC:max",
-    help="With --from: metric to optimize, in place of a guess: accuracy:max, loss:min.",
+    help="With --from: metric to optimize, in place of a guess: accuracy:max, loss:min, F1:max:best (the best of all "
+    "reports, not the last).",
 )
 @click.option("--trials", type=click.IntRange(1), metavar="N", help="With --from: number of trials. Default: 20.")
 @click.option(

@@ -123,7 +123,7 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
     "objectives",
     multiple=True,
     metavar="METRIC:max",
-    help="Metric to optimize: accuracy:max, loss:min. Repeatable.",
+    help="Metric to optimize: accuracy:max, loss:min, F1:max:best (the best of all reports, not the last). Repeatable.",
 )
 @click.option("--trials", type=int, help="Number of trials.")
 @click.option("--parallel", type=int, help="Number of trials that run at the same time.")

@@ -1,4 +1,4 @@
-"""Short forms of parameters and objectives: `lr=1e-5..1e-2:log`, `opt=adam,sgd`, `epochs=5`, `accuracy:max`."""
+"""Short forms of parameters and objectives: `lr=1e-5..1e-2:log`, `opt=adam,sgd`, `epochs=5`, `accuracy:max:best`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _TUPLE = re.compile(r""""[^"]*"|'[^']*'|(?<![\w)])\((?:[^()]|\([^()]*\))*\)""") 
 _NO_CHOICE = re.compile(rf"|.*\.\..*|{_NUMBER}:{_NUMBER}.*")  # a text that is empty, or a malformed range
 _INTEGER = re.compile(r"[-+]?\d+")
 _DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
+# METRIC:DIRECTION and METRIC:DIRECTION:OF. The metric may have colons, too.
+_WITH_DIRECTION = re.compile(rf"(.+):({'|'.join(_DIRECTIONS)})(?::([^:]*))?")
 
 
 def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
@@ -166,17 +168,23 @@ def objective(text: str, source: str) -> dict[str, str]:
     """Return the fields of an objective in its short form.
 
     Args:
-        text: METRIC:max or METRIC:min.
+        text: METRIC:max or METRIC:min, with `:best` or `:last` behind it to set the field `of`.
         source: Name of the text in messages.
 
     Raises:
-        SpecError: The text has no metric or no direction.
+        SpecError: The text has another form.
     """
-    metric, colon, direction = text.rpartition(":")
-    if not metric or direction not in _DIRECTIONS:
-        name = metric if colon else text
-        problem = f"does not name its direction; write {name}:max or {name}:min"
-        if not name:
-            problem = "names no metric; write METRIC:max, as in accuracy:max"
-        raise SpecError([Issue(("objective",), f"{text!r} {problem}", source=source)])
-    return {"metric": metric, "direction": _DIRECTIONS[direction]}
+    match = _WITH_DIRECTION.fullmatch(text)
+    if match is not None and match[3] in (None, "best", "last"):
+        fields = {"metric": match[1], "direction": _DIRECTIONS[match[2]]}
+        return fields if match[3] is None else {**fields, "of": match[3]}
+    of = next((of for of in (":best", ":last") if text.endswith(of)), "")
+    metric, colon, last_part = text.removesuffix(of).rpartition(":")
+    name = metric if colon else last_part
+    if not name:
+        problem = "names no metric; write METRIC:max, as in accuracy:max"
+    elif match is not None:
+        problem = f"does not end with best or last; write {name}:best or {name}:last"
+    else:
+        problem = f"does not name its direction; write {name}:max{of} or {name}:min{of}"
+    raise SpecError([Issue(("objective",), f"{text!r} {problem}", source=source)])

@@ -24,7 +24,7 @@ class Request:
         space: Parameters to search in place of guessed ones, as fields of job.yaml by name; empty to guess.
         secrets: Secrets that the user's command had, by the environment variable that stands for each one in the job.
         smoke_seconds: Maximum duration of that run; None for `smoke.LONGEST`.
-        objective: Metric to optimize in place of a guessed one, with its direction; None to guess.
+        objective: Field `objective` of job.yaml in place of a guessed one; None to guess.
         trials: Number of trials; None for the default.
         typed: The options as the user types them, for messages.
         switched_on: Searched parameters that are on in the user's command, without their flags.

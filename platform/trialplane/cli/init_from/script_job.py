@@ -77,7 +77,7 @@ class Objective(NamedTuple):
 
     Attributes:
         source: Source that the metric is read from.
-        fields: Field `objective` of job.yaml: `metric` and `direction`.
+        fields: Field `objective` of job.yaml: `metric`, `direction`, and `of` if the user names it.
         reason: Reason for the choice, for a comment.
     """
 
@@ -89,6 +89,12 @@ class Objective(NamedTuple):
     def metric(self) -> str:
         """Name of the metric."""
         return self.fields["metric"]
+
+    @property
+    def text(self) -> str:
+        """The objective for messages: `loss, minimized` or `accuracy, maximized, the best of all reports`."""
+        of = ", the best of all reports" if self.fields.get("of") == "best" else ""
+        return f"{self.metric}, {self.fields['direction']}d{of}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +118,7 @@ class ScriptJob:
         in_file: Parameters that replace values in a settings file, and are not arguments unless `arguments` names them.
         monitored: Metric by which the script chooses its best model; None if no option names it.
         shared_paths: Absolute paths to which the script writes, and its fixed port, so that its trials run one at a time.
-        objective: Metric to optimize that the user names, with its direction; None to guess one.
+        objective: Field `objective` of job.yaml as the user gives it; None to guess one.
         metric_files: Paths of the files with the script's metrics, with wildcards, if it declares them.
         links: Paths in the job's folder that are linked instead of uploaded.
         trials: Number of trials; None for the default.
@@ -894,7 +900,7 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke) -> list[str]:
         other_names = ", ".join(name for name in smoke.shown_names([shown_metrics]) if name != objective.metric)
         others = f"; the others: {other_names}" if other_names else ""
         has_steps = result.series(objective.source, objective.metric) is not None
-        last = "; the last value counts, with `of: best` the best one" if has_steps else ""
+        last = "; the last value counts, with `of: best` the best one" if has_steps and "of" not in objective.fields else ""
         # W&B's package would need an account. A metric that one run did not show may be logged to it, or printed.
         may_log = result.was_run and job.uses_wandb and objective.metric not in shown_metrics
         source_lines = _source_lines(job, sources, captures_wandb=may_log or smoke.WANDB in result.metrics)

@@ -560,7 +560,7 @@ def _summary(
     else:
         summary = f"found no parameter to search: write `space: {{NAME: …}}` into {importing.shell_path(job_file)}"
     if (objective := script_job.best_objective(job, result)) is not None:
-        summary += f"; objective: {objective.metric}, {objective.fields['direction']}d ({objective.reason})"
+        summary += f"; objective: {objective.text} ({objective.reason})"
         names = list(dict.fromkeys(script_job.metric_names(result)))
         direction = objective.fields["direction"]
         other_names = [name for name in names if guess.direction(name) == direction and not guess.is_of_training(name)]
@@ -571,7 +571,9 @@ def _summary(
         if len(names) > 1 and request.objective is None:
             summary += "; `--objective METRIC:min` or `:max` at submit picks another metric"
         elif objective.metric not in names and other_name:
-            summary += f"; `--objective {shlex.quote(other_name)}:{direction[:3]}` at submit picks one that it did show"
+            of = f":{objective.fields['of']}" if "of" in objective.fields else ""
+            option = f"--objective {shlex.quote(other_name)}:{direction[:3]}{of}"
+            summary += f"; `{option}` at submit picks one that it did show"
     elif job.returned:
         summary += "; the function's return value is the objective"
     else:
