@@ -17,6 +17,7 @@ from pathlib import Path
 
 import trialplane
 from trialplane import errors
+from trialplane.client import git
 from trialplane.errors import InputError, TargetError
 from trialplane.job.requirements import Requirements
 
@@ -74,11 +75,12 @@ def find_source(start: Path) -> Source:
     root = next((folder for folder in (start, *start.parents) if (folder / DOCKERFILE).is_file()), None)
     if root is None:
         raise InputError(f"there is no {DOCKERFILE} in {start} or above it; run this in the platform's repository")
-    revision = _git(root, "rev-parse", "HEAD")
+    revision = git.output(root, "rev-parse", "HEAD")
     if not revision:
         return Source(root, revision="", created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
-    is_dirty = bool(_git(root, "status", "--porcelain"))
-    return Source(root, revision=revision + ("-dirty" if is_dirty else ""), created=_git(root, "log", "-1", "--format=%cI"))
+    is_dirty = bool(git.output(root, "status", "--porcelain"))
+    created = git.output(root, "log", "-1", "--format=%cI")
+    return Source(root, revision=revision + ("-dirty" if is_dirty else ""), created=created)
 
 
 def build(
@@ -289,12 +291,3 @@ def _last_line(text: str) -> str:
     """Return the last line of a program's error output that is not blank, for a message."""
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip() if lines else "no output"
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    """Return the output of git; "" without git, a repository or a commit."""
-    try:
-        process = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return process.stdout.strip()

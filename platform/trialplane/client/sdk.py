@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import getpass
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +17,7 @@ from typing import Any
 
 import trialplane
 from trialplane import errors
-from trialplane.client import earlier_runs, functions
+from trialplane.client import earlier_runs, functions, git
 from trialplane.client import run as running
 from trialplane.client import target as targets
 from trialplane.client.local import LocalTarget
@@ -393,14 +392,14 @@ def _script_path(path: Path) -> Path | None:
 
 def _provenance(folder: Path, command: Sequence[str]) -> Provenance:
     """Return the origin of a run: the folder of its job with its git revision, the user and the command."""
-    revision = _git(folder, "rev-parse", "HEAD")
+    revision = git.output(folder, "rev-parse", "HEAD")
     return Provenance(
         job_folder=str(folder.absolute()),
         user=_user(),
         version=trialplane.__version__,
         command=tuple(command or sys.argv),
         git_revision=revision,
-        git_dirty=bool(revision and _git(folder, "status", "--porcelain", "--", ".")),
+        git_dirty=bool(revision and git.output(folder, "status", "--porcelain", "--", ".")),
     )
 
 
@@ -410,12 +409,3 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a container may run under a number without a name
         return str(os.getuid())
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    """Return the output of git in a folder; "" without git, a repository or a commit."""
-    try:
-        process = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return process.stdout.strip()
