@@ -157,6 +157,22 @@ def test_a_table_of_layers_holds_no_metrics(tmp_path: Path, text: str) -> None:
     assert found(tmp_path, f"{text}f1: 0.75\n", "MulticlassAccuracy", "val_acc") == {"f1": 0.75, "loss": 0.5}
 
 
+COUNTS = """
+Trainable params: 202 K
+Non-trainable params: 0
+Total estimated model params size (MB): 0.808
+Modules in train mode: 247
+Total FLOPs: 396 K
+ Total params: 409 (1.6 KB)
+"""
+
+
+def test_counts_of_a_models_parameters_are_only_metrics_that_the_job_names(tmp_path: Path) -> None:
+    """As the summaries of Lightning and Keras print them."""
+    assert found(tmp_path / "other", COUNTS) == {"loss": 0.5}
+    assert found(tmp_path / "named", COUNTS, "FLOPs", "train_mode") == {"loss": 0.5, "FLOPs": 396.0, "train_mode": 247.0}
+
+
 @pytest.mark.parametrize("kind", ["argparse", "with a word", "vars with a word", "config"])
 def test_what_is_certainly_an_argument_is_not_even_the_objective(tmp_path: Path, kind: str) -> None:
     text = dumps()[kind].replace("crop_pct", "best_acc")

@@ -16,11 +16,12 @@ _OTHER_KIND = r"[aA]dj(?:usted|\.)?|[bB]alanced|PR|pr"
 _KIND = rf"{DATA_SET}|{_OTHER_KIND}"
 _AVERAGE = r"(?:macro|micro|weighted|samples) avg"  # `macro avg f1`; if the job names `f1`, this is one
 _PAIR = re.compile(
-    rf"(?<![\w./@^-])(?:({DATA_SET}(?=[ _])|(?:{_OTHER_KIND}|{_AVERAGE})(?= ))[ _])?"
+    rf"(?<![\w./@^`-])(?:({DATA_SET}(?=[ _])|(?:{_OTHER_KIND}|{_AVERAGE})(?= ))[ _])?"
     rf"([^\W\d][\w./@^-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?"
     rf"{CALL_PREFIX}{LIST_PREFIX}({THOUSANDS}|{NUMBER})(?:\s*+/\s*+(\d{{1,15}}))?{NUMBER_END}"
 )
-_NO_NAMES = frozenset({"is", "are", "was", "of", "to", "at"})  # `the error of the prediction is: 0.5`
+# `the error of the prediction is: 0.5`, `TPU available: False, using: 0 TPU cores`
+_NO_NAMES = frozenset({"is", "are", "was", "of", "to", "at", "using"})
 # A name before the sets of data of its values: `accuracy train: 0.9 test: 0.8`, `loss on test: 0.3`, `mae (val: 2)`.
 _LABEL = re.compile(r"(?<![\w./@^-])([^\W\d][\w./@^-]*)(?:\s+(?:on|of|for|in))?(?:\s+the)?\s*[\s(]$")
 _NO_LABELS = _NO_NAMES | frozenset(
@@ -42,6 +43,11 @@ _BOUND_BEFORE = re.compile(
 _ARTICLE_BEFORE = re.compile(r"\ban? $")  # `achieved an accuracy of 0.9`, unlike `change in accuracy of 0.1`
 # A set of data or an average in parentheses behind a name: `accuracy (test): 0.9`, `F1 (macro) = 0.8`.
 _IN_PARENTHESES = re.compile(rf"(?<=[\w-]) ?\((?:({DATA_SET})|(macro|micro|weighted|samples))\)(?=\s?[:=])")
+# Lightning's `'loss' reached 0.8 (best 0.8)`, `Metric loss improved by 0.1 >= min_delta = 0.0. New best score: 0.8`.
+_NEW_VALUE = re.compile(
+    rf"(?<![\w./@^`-])([^\W\d][\w./@^-]*+)[\"']? (?:reached (?=[-+]?(?:\d*\.\d|nan\b|inf\b))"
+    rf"|improved(?: by {NUMBER} >= min_delta = {NUMBER})?\. New best score: )"
+)
 # Several values: those of `train/val loss: 0.5 / 0.6`, `precision, recall = 0.7, 0.6`, `loss, acc: [0.5, 0.9]`, and with
 # their sets of data behind them, `loss: 0.5/0.6 (train/val)`.
 _ONE_OF_VALUES = r"[-+]?(?:[\d.]++(?:[eE][-+]?\d+)?|(?i:nan|inf))(?![\w:]|-\d|,\d{3})(?:\s?%)?"  # faster than `NUMBER`
@@ -134,10 +140,12 @@ def pairs_of(line: str, names: Names, headings: Sequence[Heading]) -> dict[str, 
 def with_pairs(line: str) -> str:
     """Return `train loss: 0.5, val loss: 0.6` for `train/val loss: 0.5/0.6`, `acc test: 0.9` for `acc (test): 0.9`.
 
-    Return `RMSE train: 0.5 test: 0.6` for `RMSE train 0.5 test 0.6`.
+    Return `RMSE train: 0.5 test: 0.6` for `RMSE train 0.5 test 0.6`, `'acc: 0.9` for `'acc' reached 0.9`.
 
     Sets of data without a value each have none: `train/val loss` for `train/val loss: 0.5 / 0.6 / 0.7`.
     """
+    if " reached " in line or " improved" in line:
+        line = _NEW_VALUE.sub(r"\1: ", line)
     if "(" in line:
         line = _IN_PARENTHESES.sub(lambda match: f" {match[1]}" if match[1] else f"-{match[2]}", line)
     if names_data_set(line):

@@ -1,9 +1,9 @@
 """Recognize the passages of a program's output in which numbers are usually not results.
 
 These are tracebacks, warnings of Python, stacks as `faulthandler` prints them, lines of the platform itself, tables of a
-model's layers, lines of the logs of Optuna and LightGBM, and dumps of arguments or objects: `Namespace(lr=0.1, …)`,
-`Config: {…}`, a model, or a heading like `Arguments:` with a setting in each line below. In dumps and logs, the metrics that
-the job names still count as results. Pure: text in, text out.
+model's layers, counts of its parameters, lines of the logs of Optuna and LightGBM, and dumps of arguments or objects:
+`Namespace(lr=0.1, …)`, `Config: {…}`, a model, or a heading like `Arguments:` with a setting in each line below. In dumps,
+logs and counts, the metrics that the job names still count as results. Pure: text in, text out.
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ _ARGUMENT_WORD = re.compile(rf"(?<![\w.-])(?:{_WORDS})\b", re.IGNORECASE)
 _WORD_PARTS = ("arg", "conf", "param", "opt", "setting", "flags", "cfg", "namespace")
 # The header of a table of a model's layers, as Lightning prints it: `| Name | Type | Params`, `┃ Name ┃ Type ┃ Params ┃`.
 _LAYERS_HEADER = re.compile(r"(?=.*[|│┃])(?=.*\b(?:Type|Layer)\b).*\bParam")
+# A count in the summary of a model: `Total params: 202 K`, `Modules in train mode: 7`, `Total mult-adds (M): 0.5`.
+_MODEL_COUNT = re.compile(
+    r"\s*(?:(?i:total|(?:non-)?trainable|optimizer|estimated)\s(?:[\w ]+\s)?(?i:params|parameters|flops|mult-adds)\b"
+    r"|Modules in (?:train|eval) mode\b)"
+)
 _LAYERS_ROW = re.compile(r"\s*(?:\d+\s*)?[|│┃┡├└╞]|\s*[-=━─]{3,}")  # a layer, or a rule between the rows
 _DECORATION = " \t=-*#~_>|+:│┃╭╮╰╯─━═"
 _LONGEST_HEADING = 100  # characters
@@ -116,8 +121,8 @@ class Passages:
         return self._begin_dump_or_log(line) if self._has_dumps else ResultPart(line)
 
     def _begin_dump_or_log(self, line: str) -> ResultPart:
-        """Return the part that may hold results of a line that may be a log's or begin a table of layers or a dump."""
-        if _OPTUNA_LOG.match(line) or _LIGHTGBM_LOG.match(line):
+        """Return the part that may hold results of a line that may be a log's or a count, or begin a table or a dump."""
+        if _OPTUNA_LOG.match(line) or _LIGHTGBM_LOG.match(line) or _MODEL_COUNT.match(line):
             return ResultPart(line, is_named_only=True)
         if "Param" in line and _LAYERS_HEADER.match(line):
             self._in_layers = True

@@ -350,8 +350,11 @@ class Reader:
 
     def _listing(self, metrics: Mapping[str, float]) -> str:
         """Return a message for the user that lists metrics of the trial, or says that there are none."""
+        from trialplane.importing import guess
+
         newest = {**{name: value for name, value in metrics.items() if math.isfinite(value)}, **self.newest}
         newest = {**{name: value for name, value in self._measures().items() if not same_words(name, newest)}, **newest}
+        newest = dict(sorted(newest.items(), key=lambda item: not guess.is_measure(item[0])))  # losses and scores first
         shown = ", ".join(f"{name} ({value:g})" for name, value in list(newest.items())[:_MAX_SHOWN])
         if not shown:
             return "no metrics were found" + (" in what was read" if self.remarks else "")
