@@ -6,17 +6,20 @@ Not checked here: how the field is read (tests/job/test_program.py), and what it
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from tests.worker.conftest import Bench, Event
 
 from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
 from trialplane.wire.states import TrialState
+from trialplane.worker.shims import wandb as stand_in
 
 pytestmark = pytest.mark.services
 
@@ -187,6 +190,12 @@ def test_what_a_run_says_of_itself_is_what_wandb_documents(trials: Trials) -> No
     """Scripts branch on it: on `resumed` to look for a checkpoint, on `sweep_id` to read another configuration."""
     _, event = trials.trial("facts")
     assert event.outcome is not None and event.outcome.state is TrialState.COMPLETE, event.outcome.message
+
+
+def test_frameworks_find_the_options_of_wandb_in_its_signature() -> None:
+    """LightningCLI refuses those of `WandbLogger` that it does not find there."""
+    options = inspect.signature(wandb.init).parameters.keys()
+    assert options <= inspect.signature(stand_in.init).parameters.keys()
 
 
 def test_a_pruned_trial_ends_in_wandb_log(trials: Trials) -> None:

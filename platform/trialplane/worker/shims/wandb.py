@@ -10,6 +10,7 @@ Reference of the calls: https://docs.wandb.ai/ref/python
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import secrets
@@ -361,6 +362,16 @@ def init(
         run = Run(first_step, project=project, entity=entity, **facts)
         _runs.append(run)
     return run
+
+
+# LightningCLI accepts only the options in the signature that `WandbLogger` passes its own to.
+_OPTIONS = (
+    "project entity config dir id name notes tags config_exclude_keys config_include_keys allow_val_change group job_type "
+    "mode force anonymous reinit resume resume_from fork_from save_code tensorboard sync_tensorboard monitor_gym settings"
+)
+init.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in _OPTIONS.split()]
+)
 
 
 def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, sync: bool | None = None) -> None:
