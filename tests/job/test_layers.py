@@ -178,6 +178,9 @@ def test_find_job(folder: Path) -> None:
     assert load.find_job("jobs/demo/job.yaml", root).samefile(folder)
     assert load.find_job(str(folder), Path("/")) == folder
     assert load.find_job(".", folder).samefile(folder)
+    (folder / "a" / "b").mkdir(parents=True)
+    with pytest.raises(errors.JobNotFound, match=rf"no job '\.': .*; {folder} is a job: write \.\./\.\. in place of \."):
+        load.find_job(".", folder / "a" / "b")
     with pytest.raises(errors.JobNotFound, match=r"no job 'dmo': looked at .*jobs/dmo/job.yaml.*did you mean demo"):
         load.find_job("dmo", root)
     with pytest.raises(errors.JobNotFound, match="platform init"):

@@ -111,6 +111,9 @@ def _not_found(name_or_path: str, path: Path, candidates: Sequence[Path], folder
     if not job_names:
         name = path.name or "NAME"  # the root folder has no name
         hint = f"there is no {FOLDER}/ folder here or above; `platform init {name}` makes a job; see `platform docs laptop`"
+    above = next((folder for folder in path.absolute().parents if _is_file(folder / FILE)), None)
+    if name_or_path == "." and above is not None:
+        hint = f"{above} is a job: write {os.path.relpath(above, path)} in place of ."
     return JobNotFound(f"no job {name_or_path!r}: looked at {searched}; {hint}".rstrip("; "))
 
 
