@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,6 +60,7 @@ EXIT_CODES = {
 MOST_ISSUES = 50  # shown at once
 _MOST_LISTED = 12  # names in a hint that lists all of them
 FieldPath = tuple[str | int, ...]  # path of a field of a job file: ("space", "lr", "low")
+_NESTED_ERROR = re.compile(r"^(?:\S+: )?(error: .*)((?:\n[ \t]+\S.*)+)\s*\Z", re.MULTILINE)
 _LONGEST_NAME = 100  # characters; longer input is not a misspelled name, and comparing it would take seconds
 
 ARGUMENTS_REFUSED = "does not take its arguments"  # words in the message about a script that refuses them
@@ -261,6 +263,18 @@ class RunDamaged(TargetError):
 def shortened(text: str, longest: int) -> str:
     """Return `text` with at most `longest` characters. The last character of a truncated text is an ellipsis."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def nested_reason(text: str) -> str:
+    """Return the error at the end of a text whose further lines are indented, with the deepest of them; "" without one.
+
+    A parser of options nests its reasons: `error: Parser key "lr":`, below it what it has tried, and deepest what is wrong.
+    """
+    match = _NESTED_ERROR.search(text)
+    if match is None:
+        return ""
+    deepest = max(match[2].splitlines(), key=lambda line: len(line) - len(line.lstrip()))  # the first of equals
+    return f"{match[1].rstrip(' :')}: {deepest.strip()}"
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:

@@ -68,6 +68,10 @@ def test_what_a_process_has_started_ends_with_it(
         ("echo 'torch.OutOfMemoryError: 1 GiB'; echo 'wandb: see the docs'; exit 1", "torch.OutOfMemoryError: 1 GiB"),
         ("echo 'OSError: first'; echo ' ValueError: last'; exit 1", "ValueError: last"),
         ("echo 'OSError: no'; echo 'subprocess.CalledProcessError: Command [python] failed'; exit 1", "OSError: no"),
+        (
+            "echo 'OSError: no'; printf 'error: Key x:\\n  Errors:\\n    Option y is not accepted\\n  Value: 3\\n'; exit 2",
+            "error: Key x: Option y is not accepted",
+        ),
         ("echo 'KeyError: 1'; head -c 1000000 /dev/zero | tr '\\0' '-'; echo; echo end; exit 1", "end"),
     ],
 )

@@ -125,6 +125,13 @@ def test_a_message_of_typer_has_no_box_and_the_option_that_was_meant() -> None:
     assert "did you mean --learning-rate?" in str(error) and "─" not in str(error), error
 
 
+def test_a_nested_message_is_that_of_its_deepest_line() -> None:
+    tried = "".join(f"    - Expected one of {name}\n" for name in "abcdefghij" * 5)
+    text = f"usage: a [-h]\nerror: Parser key x:\n  Errors:\n{tried}        Option y is not accepted\n  Value: 3"
+    error = usage.refusal_error("a", text)
+    assert "a does not take its arguments: error: Parser key x: Option y is not accepted; " in str(error)
+
+
 def test_the_dashes_of_an_option_make_no_other_similar() -> None:
     error = usage.refusal_error("a", "usage: a [--model M] [--lr_decay D]\na: error: unrecognized arguments: --lr=0.01")
     assert "did you mean" not in str(error) and "usage: a [--model M]" in str(error)

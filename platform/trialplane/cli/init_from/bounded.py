@@ -48,10 +48,15 @@ class ProcessEnd:
 
     @property
     def cause(self) -> str:
-        """The cause of a failure: the last line `…Error: …` of the output, or else the signal or the last line."""
+        """The cause of a failure: an error with nested reasons at the end of the output, or else its last line `…Error: …`.
+
+        Without such lines, it is the signal or the last line.
+        """
         with self.log.open("rb") as output:
             output.seek(max(0, self.log.stat().st_size - _TAIL))
             text = escapes.strip_sequences(output.read(_TAIL).decode(errors="replace"))
+        if reason := errors.nested_reason(text):
+            return errors.shortened(reason, _MAX_CAUSE)
         stripped = (line.strip() for line in text.splitlines())
         lines = [line for line in stripped if line and not line.startswith(_HYDRA_ADVICE)]
         error_lines = [line for line in lines if _ERROR.match(line)]

@@ -77,7 +77,7 @@ def _split_usage(text: str) -> tuple[str, str]:
     error = re.search(r"(?:error:|Error:|Error (?=[A-Z])).*", words)
     reason = error[0] if error else words
     synopsis = re.sub(r" ?\S+: ?$", "", words.partition(reason)[0])  # without `train.py: ` before the error
-    return synopsis, reason
+    return synopsis, errors.nested_reason(text) or reason
 
 
 def check_installed(config: records.SlotConfig) -> None:
