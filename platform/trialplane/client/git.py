@@ -1,4 +1,4 @@
-"""What git says of a folder."""
+"""Output of git for a folder: its commit, and whether files have changed."""
 
 from __future__ import annotations
 
