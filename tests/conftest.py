@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import os
-import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -73,28 +72,38 @@ def services() -> None:
     """Mark a test that uses Ray, MLflow, PostgreSQL or a cluster; `python -m tests --quick` leaves it out."""
 
 
-@pytest.fixture(scope="session")
-def mlflow_tables(tmp_path_factory: pytest.TempPathFactory, services: None) -> Path:
-    """Return the file of an empty MLflow store, to be copied, because its creation takes seconds."""
-    from mlflow.tracking import MlflowClient  # imported here, because most tests do not need it
-
-    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(f"sqlite:///{file}").search_experiments()
+def _made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a file that the first process of pytest-xdist that needs it makes for all of them."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    file = folder / name
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            make(file)
     return file
 
 
-@contextlib.contextmanager
-def fork_server(folder: Path, program: str, *arguments: str) -> Iterator[Path]:
-    """Start a process that runs a program in forks; yield its socket, which has the program's name."""
-    file = folder / program
+@pytest.fixture(scope="session")
+def mlflow_tables(tmp_path_factory: pytest.TempPathFactory, services: None) -> Path:
+    """Return the file of an empty MLflow store, to be copied, because its creation takes seconds."""
+
+    def make(file: Path) -> None:
+        from mlflow.tracking import MlflowClient  # imported here, because most tests do not need it
+
+        MlflowClient(f"sqlite:///{file}").search_experiments()
+
+    return _made_once(tmp_path_factory, "mlflow.db", make)
+
+
+def start_fork_server(file: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a process that runs a program in forks until pytest ends; `file` is its socket, which has the program's name."""
+    pytest_pid = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(file))
         listener.listen()
-        command = [sys.executable, "-m", "tests.forked.server", str(os.getpid()), program, *arguments]
-        server = subprocess.Popen(command, stdin=listener, cwd=Path(__file__).parent.parent)
-    yield file
-    server.kill()
-    server.wait()
+        command = [sys.executable, "-m", "tests.forked.server", str(pytest_pid), file.name, *arguments]
+        return subprocess.Popen(command, stdin=listener, cwd=Path(__file__).parent.parent)
 
 
 def use_forks(monkeypatch: pytest.MonkeyPatch, server: Path) -> None:
@@ -103,23 +112,28 @@ def use_forks(monkeypatch: pytest.MonkeyPatch, server: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "forked"), prepend=os.pathsep)
 
 
-@pytest.fixture(scope="session")
-def _exporter_server(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("forked")
-    with fork_server(folder, "trialplane.exporter", shutil.copy(mlflow_tables, folder / "mlflow.db")) as server:
-        yield server
+def _fork_server(tmp_path_factory: pytest.TempPathFactory, program: str, *arguments: str) -> Path:
+    """Return the socket of the one server for a program."""
+
+    def start(file: Path) -> None:
+        start_fork_server(file, *arguments).returncode = 0  # nobody waits for it
+
+    return _made_once(tmp_path_factory, program, start)
 
 
 @pytest.fixture(scope="session")
-def _controller_server(tmp_path_factory: pytest.TempPathFactory, services: None) -> Iterator[Path]:
-    with fork_server(tmp_path_factory.mktemp("forked"), "trialplane.controller") as server:
-        yield server
+def _exporter_server(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> Path:
+    return _fork_server(tmp_path_factory, "trialplane.exporter", str(mlflow_tables))
 
 
 @pytest.fixture(scope="session")
-def _command_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with fork_server(tmp_path_factory.mktemp("forked"), "platform") as server:
-        yield server
+def _controller_server(tmp_path_factory: pytest.TempPathFactory, services: None) -> Path:
+    return _fork_server(tmp_path_factory, "trialplane.controller")
+
+
+@pytest.fixture(scope="session")
+def _command_server(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _fork_server(tmp_path_factory, "platform")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests import quick
 
 
+@functools.cache  # it is asked for each file
 def _selected(config: pytest.Config) -> dict[str, list[str]]:
     """Return the ids of the quick tests, and the paths of the modules that have no others, from pytest's cache."""
     assert config.cache is not None

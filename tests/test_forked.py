@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import fork_server, use_forks
+from tests.conftest import start_fork_server, use_forks
 from trialplane.client import process
 from trialplane.wire.paths import RunPaths
 
@@ -45,11 +45,12 @@ def program(
     for name in ("told", "end"):
         os.mkfifo(tmp_path / name)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with fork_server(tmp_path, "waits") as server:
-        use_forks(monkeypatch, server)
+    with start_fork_server(tmp_path / "waits") as server:
+        use_forks(monkeypatch, tmp_path / "waits")
         with subprocess.Popen([sys.executable, *words, tmp_path / "told", tmp_path / "end"]) as child:
             yield child
             child.kill()
+        server.kill()
 
 
 def test_it_gets_the_signals_of_the_started_process(program: subprocess.Popen[bytes], tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""`python -m tests.forked.server PARENT PROGRAM [FILE]`: runs a program in forks, which have imported it already.
+"""`python -m tests.forked.server PID PROGRAM [FILE]`: runs a program in forks, which have imported it already.
 
 The imports are most of the processor time of a small run: MLflow for an exporter, SQLAlchemy and Optuna for a controller,
 and a verb's module for a command.
-FILE is a store of MLflow, which exporters open.
+FILE is a store of MLflow, which exporters open. The server ends with the process PID.
 
 Its stdin is a socket that listens. `sitecustomize.py` connects to it in the process that was started, passes signals on, and
 waits for the fork's exit code. If that process is killed, its fork ends too.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -20,8 +21,6 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-
-from trialplane.training import process
 
 
 def _exporter(store: str) -> Callable[[], int]:
@@ -94,14 +93,14 @@ def _run(connection: socket.socket, program: Callable[[], int]) -> None:
 
 
 def main() -> None:
-    """Fork a process for each connection, until the parent ends."""
-    process.die_with_parent(int(sys.argv[1]))
+    """Fork a process for each connection, until the process of the first argument ends."""
+    watched = os.pidfd_open(int(sys.argv[1]))
     name = sys.argv[2]
     program = PROGRAMS[name](*sys.argv[3:]) if name in PROGRAMS else importlib.import_module(name).main
     assert threading.active_count() == 1, "a fork has no other threads"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     listener = socket.socket(fileno=os.dup(0))
-    while True:
+    while listener in select.select([listener, watched], [], [])[0]:
         connection, _ = listener.accept()
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
