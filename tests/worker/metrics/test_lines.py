@@ -121,6 +121,9 @@ def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
         ("valid -> 0.5, mae: 2", {"mae": 2.0}),
         ("eval: split test . loss: 0.5. mae: 2", {"test_loss": 0.5, "test_mae": 2.0}),
         ("EP0_test, mae= 2", {"test_mae": 2.0}),
+        ("Train: 0 [   0/12 (  0%)]  Loss: 2.3 (2.5)", {"Train": 0.0, "train_Loss": 2.5}),
+        ("2026-01-31 12:00:00 | INFO | train_inner | mae=2", {"train_mae": 2.0}),
+        ("[1]\ttraining's mae: 2\tvalid_1's mae: 3", {"training_mae": 2.0, "valid_1_mae": 3.0}),
         ("epoch_3_val: loss= 2", {"val_loss": 2.0}),
         ("saved ep0_test.pt, mae: 2", {"mae": 2.0}),
         ("std dev: 0.5, mae: 2, device: 1", {"dev": 0.5, "mae": 2.0, "device": 1.0}),
@@ -169,6 +172,41 @@ def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training()
     parse = lines.LineParser((), Names(("loss", "test_loss"))).parse
     assert parse("Test: [1/3] Loss 0.8").metrics == {"test_loss": 0.8}
     assert parse("Epoch: [1] Loss 0.9").metrics == {"loss": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("line", "metrics"),
+    [
+        ("[1]\ttraining's auc: 0.9\tvalid_1's auc: 0.8", {"training_auc": 0.9, "valid_1_auc": 0.8, "auc": 0.8}),
+        ("[1]\tvalid_0's auc: 0.9\tvalid_1's auc: 0.8", {"valid_0_auc": 0.9, "valid_1_auc": 0.8}),
+        ("[1]\tvalidation_0-auc:0.9", {"validation_0-auc": 0.9, "auc": 0.9}),
+        ("[1]\tvalidation_0-auc:0.9\tvalidation_1-auc:0.8", {"validation_0-auc": 0.9, "validation_1-auc": 0.8}),
+    ],
+)
+def test_a_metric_that_the_job_names_is_none_of_several_numbered_sets(line: str, metrics: dict[str, float]) -> None:
+    """LightGBM and XGBoost number them, and the first may be the training set."""
+    assert lines.LineParser((), Names(("auc",))).parse(line).metrics == metrics
+
+
+def test_lines_of_training_beside_those_of_held_out_data_lack_the_metric_that_the_job_names() -> None:
+    """From the second line of held-out data on. A line without a step may be the result of the program."""
+    names = Names(("ppl",))
+    parse = lines.LineParser((), names).parse
+    epoch = ("epoch 1 | 50/92 batches | ppl 7.5", "epoch 1 | 90/92 batches | ppl 7", "eval checkpoint 1 | ppl 1.8")
+    assert [parse(line).metrics.get("ppl") for line in (*epoch, *epoch, *epoch)] == [
+        7.5,
+        7,
+        1.8,
+        7.5,
+        7,
+        1.8,
+        None,
+        None,
+        1.8,
+    ]
+    assert parse("50%|#| 1/2 [00:05<00:00, 11.3it/s, ppl=6.5]").metrics == {}
+    assert parse("final ppl 1.5").metrics == {"ppl": 1.5}
+    assert names.mixed == {"ppl": "eval_ppl"}
 
 
 @pytest.mark.parametrize(
@@ -405,6 +443,7 @@ def test_names_with_signs_that_mlflow_does_not_keep(line: str, name: str, value:
         "accuracy mean",
         "accuracy10",
         "accuracy0.5.1",
+        "accuracy-95 %",
         "accuracy0.5 0.9",
         "ckpt/accuracy0.5.pt",
         "accuracy1 0.5",
@@ -583,6 +622,29 @@ MARKDOWN = """
 |---|---|---|
 | 7 | 0.5 | a |
 """
+DETECTRON = """
+|   AP   |  AP50  |
+|:------:|:------:|
+| 35.201 | 55.301 |
+Per-category bbox AP:
+| category   | AP     | category   | AP     |
+|:-----------|:-------|:-----------|:-------|
+| person     | 52.1   | car        | 40.2   |
+"""
+ULTRALYTICS = """
+                 Class     Images  Instances      Box(P          R      mAP50  mAP50-95): 100%|######| 2/2 [00:01<00:00]
+                   all          4         17      0.567       0.55      0.612      0.412
+                person          3         10      0.100       0.20      0.300      0.200
+"""
+SECTIONS = """
+-----------------------------
+| rollout/           |      |
+|    ep_rew_mean     | 21.3 |
+| train/             |      |
+|    loss            | 2.5  |
+-----------------------------
+|    loss            | 3.5  |
+"""
 REST = """
 ====  ========
 name  val loss
@@ -622,6 +684,15 @@ a          0.5
         (BOXES, "val_loss", [(1, {"val_loss": 0.5})]),
         (MARKDOWN, "val_loss", [(7, {"val_loss": 0.5})]),
         (REST, "val_loss", [(None, {"val_loss": 0.5})]),
+        (REST, "validation_loss", [(None, {"validation_loss": 0.5})]),
+        (DETECTRON, "AP", [(None, {"AP": 35.201, "AP50": 55.301})]),
+        (
+            ULTRALYTICS,
+            "mAP50-95",
+            [(None, {"Images": 4.0, "Instances": 17.0, "P": 0.567, "R": 0.55, "mAP50": 0.612, "mAP50-95": 0.412})],
+        ),
+        (SECTIONS, "rollout/ep_rew_mean", [(None, {"rollout/ep_rew_mean": 21.3})]),
+        (SECTIONS, "train/loss", [(None, {"train/loss": 2.5})]),
         ("\x1b[1m#  acc  loss\x1b[0m\n3  0.5     1", "acc", [(3, {"acc": 0.5, "loss": 1.0})]),
     ],
 )

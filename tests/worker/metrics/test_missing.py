@@ -47,6 +47,7 @@ def test_losses_and_scores_that_are_read_only_by_their_names_are_told(tmp_path: 
         ("loss", ("train/loss",), ""),
         ("loss", ("train-loss", "test-loss"), "test-loss"),
         ("loss", ("val_loss", "test_loss"), ""),
+        ("auc", ("training_auc", "valid_1_AUC"), "valid_1_AUC"),
         ("loss", ("aux-loss",), ""),
     ],
 )

@@ -248,6 +248,20 @@ def test_a_metric_of_training_alone_counts_at_the_end_under_the_name_without_tra
     assert trial.read(ended=True)[-1] == (2, {"loss": 0.8})
 
 
+def test_a_metric_of_training_is_none_beside_those_of_held_out_data(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("Epoch 1, Train Acc: 0.9, Val Acc: 0.8, Test Acc: 0.7\n")
+    trial.read(ended=True)
+    assert "acc" not in trial.reader.newest
+
+
+def test_lines_of_training_that_are_not_read_are_told(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("".join(f"epoch {epoch} acc=0.9\nEval | acc=0.5\n" for epoch in range(4)))
+    assert [metrics["acc"] for _, metrics in trial.read(ended=True)] == [0.9, 0.5, 0.9, 0.5, 0.5, 0.5]
+    assert "acc is eval_acc" in trial.reader.remarks[0] and "name eval_acc in the job" in trial.reader.remarks[0]
+
+
 def test_a_metric_of_training_that_the_job_names_counts_under_no_other_name(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT, names=("loss", "train_loss"))
     trial.prints("Train Epoch: 1 Loss: 0.9\n")

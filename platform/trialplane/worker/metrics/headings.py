@@ -17,10 +17,11 @@ DATA_SET = rf"(?i:train|training|val|valid|validation|test|testing|eval|evaluati
 names_data_set = re.compile(r"train|val|test|dev(?!ic)", re.IGNORECASE).search
 # A set of data to which the metrics after it belong: `Test set:`, `Train Epoch: 3`, `[VAL]`, `valid |`, `'test': {`,
 # `valid (NDCG: 0.1, HR: 0.2)`, `** Dev **`, `test => loss: 0.3`, `split train.`, `average test of
-# epoch 3:`, or `EP0_test, `
+# epoch 3:`, `EP0_test, `, `train_inner | `, or `Train: 0 [10/50]`
 _HEADING = re.compile(
-    rf"(?<![\w./@-])(?:({DATA_SET}|(?i:(?:validat|evaluat)(?:e|ing)))"
+    rf"(?<![\w./@-])(?:({DATA_SET}|(?i:(?:validat|evaluat)(?:e|ing)))(?:_inner)?"
     rf"(?:[\])]|[\"']?\s?(?:[:|>]|[-=]+>)(?!\s?{LIST_PREFIX}[-+]?[\d.])"
+    r"|:? \d{1,9} (?=\[ *\d{1,9}/\d)"
     r"|\s-\s|\s[*=#-]{2}|\s?\((?=[^\W\d][\w@.-]*\s?[:=])"
     r"|[ _](?i:set|data|dataset|split|phase|results?|stats|metrics|performance"
     r"|(?:of )?epoch|step|iter|iteration|batch|round)(?!\w))"
@@ -41,7 +42,7 @@ _LOG_PREFIX = re.compile(
     rf"(?:I\d{{4}} |[\s\[(]*(?:{_LEVEL}\W{{1,3}})?(?:\d{{1,4}}[-/]\d\d(?:[-/]\d{{1,4}})?[T, ]{{1,2}})?)"
     r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?"
     rf"(?:\s+\d{{1,9}} [\w.]+:\d{{1,9}}\]|\s(?!{DATA_SET}\])[\w.]++\]|(?:\W{{1,5}}+[\w.]++){{0,2}}?\W{{1,5}}{_LEVEL}\b"
-    rf"(?:\W{{1,9}}(?!{DATA_SET}\W)[\w.:]++(?=\s?[-|\]]\s))?)?"
+    rf"(?:\W{{1,9}}(?!{DATA_SET}(?:_inner)?\W)[\w.:]++(?=\s?[-|\]]\s))?)?"
     rf"|{_LEVEL}:(?:[\w.]+:)?|\[{_LEVEL}\]"
 )
 

@@ -11,15 +11,17 @@ Pure: text in, numbers out. Without a pattern of the job, these are metrics:
 - the average behind the value of a batch: 2.1 of `Test: [10/50] loss 2.2 (2.1)`;
 - a fraction, as its value: `accuracy: 9870/10000`; a list of one fraction: `accuracy: [0.9]`;
 - a row of a table whose header has a metric that the job names: `epoch  train_loss  valid_acc`, and below it numbers; with
-  a rule below the header, as `-----  ----------`, names may have spaces, and cells may be empty;
+  a rule below the header, as `-----  ----------`, names may have spaces, and cells may be empty. Of a table with a row for
+  each class, the row `all` or `mean` counts;
 - the averages in scikit-learn's classification report, under the names of its scorers: `f1_macro`, `recall_weighted`;
+- boxes with sections, as `| rollout/ |  |`, whose first part the names below have: `rollout/ep_rew_mean`;
 - COCO's summary: `AP`, `AP50`, `APs`, `AR`, `AR10`.
 
 `Test accuracy: 0.9` is the metric `test_accuracy`, not `accuracy`, because the value belongs to another set of data. The
 name of the set may also stand before several metrics: `Train Epoch: 1 Loss: 0.3` is `train_Loss`, and `Test set: loss: 0.2`
 is `test_loss`, so no curve mixes the two. Before it may be the prefix of a log: time, level and logger. The metric may stand
 before several sets: `acc train: 0.9 test: 0.8` is `train_acc` and `test_acc`, also without colons. If the job names a metric
-`loss`, this is the one of `Test set: loss: 0.2`.
+`loss`, this is the one of `Test set: loss: 0.2`; once a program has printed several such lines, `epoch 3 loss: 0.3` is none.
 
 A number with the name `global_step`, `step`, `iteration`, `epoch` or `round` is the step, as in `Epoch [3/10]`. So is a
 number in brackets at the beginning of a line, as in XGBoost's `[12]` and in `[3/10]`. The position of a progress bar is
@@ -28,13 +30,14 @@ one only for `steps.Steps`, as it must be counted through all bars.
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from trialplane.job import mlflow_names
 from trialplane.worker.metrics import bars, objects, pairs
 from trialplane.worker.metrics.headings import headings_of
-from trialplane.worker.metrics.names import EPOCH, STEPS, LineMetrics, Names
+from trialplane.worker.metrics.names import EPOCH, STEPS, LineMetrics, Names, has_data_set
 from trialplane.worker.metrics.numerals import NUMBER, number
 from trialplane.worker.metrics.tables import RULE, Table
 
@@ -45,6 +48,7 @@ _AVERAGES = re.compile(r"\s*+(micro|macro|weighted|samples) avg\s++([\d.]++)\s++
 _COCO = re.compile(
     r"Average (?:Precision|Recall) +\((A[PR])\) @\[ IoU=(\S+) +\| area= *+(\w+) \| maxDets= *+(\d+)[^\]]*\] = ([\d.-]+)"
 )
+_SECTION = re.compile(r"\| ([^\W\d][\w-]*/) *\| *\|\s*")
 _STEP_SPELLINGS = {"global_step": ("global step", "global_step"), **{name: (name,) for name in STEPS[1:]}}
 # The number of a step after its name, and the number of steps after that.
 _COUNT = re.compile(r"[\"']?\s*+(?:[:=#]\s*+)?(?:[\[(]\s*+)?(\d{1,15}(?:\.\d{1,15})?)(?!\w|\.\d)")
@@ -125,6 +129,10 @@ class LineParser:
         self._arguments = _ARGUMENTS | {name.lower() for name in arguments}  # in lower case
         self._patterns = [re.compile(pattern) for pattern in patterns]
         self._spellings = {} if patterns else {name: pairs.spellings_of(name) for name in names.requested.values()}
+        self._section = ""  # the first part of the names in a box, as `rollout/`
+        self._held_out_names: dict[str, str] = {}  # metric → its name in the last of these lines
+        self._held_out_counts = collections.Counter[str]()  # metric → lines with the heading of a set of held-out data
+        self._training_counts = collections.Counter[str]()  # metric → other lines with a step
         self._table = Table(names) if names.requested and not patterns else None
 
     def parse(self, line: str) -> LineMetrics:
@@ -133,6 +141,7 @@ class LineParser:
         bar = None if self._patterns or self._names.has_own_step else bars.bar_of(line)
         if "\x1b" in line:
             line = _COLOR.sub("", line)
+        line = self._with_section(line)
         has_pairs = "=" in line and not RULE.fullmatch(line)  # a rule may consist of =
         if self._table is not None and not has_pairs and (row := self._table.read(line)) is not None:
             return row
@@ -150,7 +159,7 @@ class LineParser:
         line_metrics = self._text_metrics(line)
         if line_metrics.step is None and not self._names.has_own_step:
             line_metrics = _add_named_step(line_metrics, line)
-        return self._without_arguments(line_metrics._replace(bar=bar), line)
+        return self._without_training(self._without_arguments(line_metrics._replace(bar=bar), line), line)
 
     def parse_object(self, text: str) -> LineMetrics:
         """Return the metrics and the step of an object in several lines."""
@@ -191,6 +200,43 @@ class LineParser:
         argument_count = sum(name.lower() in self._arguments for name in line_metrics.metrics)
         lists_arguments = argument_count > 1 and (2 * argument_count > count or _SWITCH.search(line) is not None)
         return self._names.keep_requested(line_metrics) if lists_arguments else line_metrics
+
+    def _with_section(self, line: str) -> str:
+        """Return `| rollout/ep_len_mean | 21 |` for `|    ep_len_mean | 21 |` below `| rollout/ |   |`; other lines as is.
+
+        Stable-Baselines3 prints such boxes.
+        """
+        if not line.startswith("| "):
+            self._section = ""
+        elif section := _SECTION.fullmatch(line):
+            self._section = section[1]
+        elif self._section and line.startswith("|    "):
+            return f"| {self._section}{line[1:].lstrip()}"
+        return line
+
+    def _without_training(self, line_metrics: LineMetrics, line: str) -> LineMetrics:
+        """Return a line without the metrics of training that lines of held-out data have, too.
+
+        The `ppl` of `epoch 1 | 50/92 batches | ppl 7.05` is one if there are lines as `eval checkpoint 1 | ppl 1.86`. A line
+        without a set of data and without a step may be the result of the program.
+        """
+        names = [name for name in self._spellings if name in line_metrics.metrics and not has_data_set(name)]
+        if not names:
+            return line_metrics
+        is_bar, headings = line_metrics.bar is not None, headings_of(line)
+        if headings and not is_bar:  # how often a bar is read depends on time
+            self._held_out_counts.update(names)
+            data_set = headings[-1].data_set
+            self._held_out_names |= {name: self._names.of_data_set(name, data_set) for name in names}
+        if headings or (line_metrics.step is None and not is_bar):
+            return line_metrics
+        mixed = [name for name in names if self._held_out_counts[name] > 1]
+        left_out = {name for name in mixed if is_bar or self._training_counts[name] > 1}
+        if not is_bar:
+            self._training_counts.update(names)
+        self._names.mixed |= {name: self._held_out_names[name] for name in left_out}
+        metrics = {name: value for name, value in line_metrics.metrics.items() if name not in left_out}
+        return line_metrics._replace(metrics=metrics)
 
 
 def _shortened(line: str) -> str:

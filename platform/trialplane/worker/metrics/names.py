@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from trialplane.job import mlflow_names
@@ -17,7 +18,7 @@ STEPS = ("global_step", "step", "iteration", "iter", "round", "epoch")
 EPOCH = STEPS[-1]
 _LARGEST_STEP = 2**53
 _MAX_NAMES = 10_000  # names in the cache
-_OWN_DATA_SET = re.compile(rf"{DATA_SET}[_/ ]")
+has_data_set = re.compile(rf"{DATA_SET}[_/ ]").match
 # Usual words of names in their shortest form.
 _SHORT_WORDS = {"validation": "val", "valid": "val", "training": "train", "testing": "test", "accuracy": "acc"}
 _SHORT_WORDS |= {"evaluation": "eval", "development": "dev", "validate": "val", "validating": "val"}
@@ -65,12 +66,14 @@ class Names:
 
     Attributes:
         ambiguous: Metric that the job names → its names in nested objects if there are several; the first one counts.
+        mixed: Metric that the job names → its name on held-out data, if lines of training have it, too.
     """
 
     def __init__(self, requested: Collection[str], step: str = "") -> None:
         # `Test accuracy` is found as `test_accuracy` too.
         self.requested = {key: name for name in requested for key in (name.lower(), name.lower().replace(" ", "_"))}
         self.ambiguous: dict[str, tuple[str, ...]] = {}
+        self.mixed: dict[str, str] = {}
         # Of each name of several words: the name, its last word, and the expression that finds it at the end of a text.
         self._long_names = [
             (name, words[-1].lower(), re.compile(rf"(?<!\w){spelling(name)}$", re.IGNORECASE))
@@ -114,7 +117,7 @@ class Names:
         It is the name itself if there is no heading ("" as the set), if the name has a set of its own, as in `End of
         training | test loss 0.2`, or if the job names `loss` and not `test_loss`: then `loss` is that of held-out data.
         """
-        if not data_set or _OWN_DATA_SET.match(name):
+        if not data_set or has_data_set(name):
             return name
         full_name = self.of_data_set(name, data_set)
         is_held_out = data_set not in TRAINING_SETS
@@ -190,6 +193,15 @@ def spelling(name: str) -> str:
     return r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
 
 
+def synonyms(name: str) -> Iterator[str]:
+    """Yield the names with the same words in their usual forms, as `valid_accuracy` for `val_acc`."""
+    forms = []
+    for word in name.split("_"):
+        short = _SHORT_WORDS.get(word, word)
+        forms.append([short, *(long for long, of_long in _SHORT_WORDS.items() if of_long == short)])
+    yield from map("_".join, itertools.product(*forms))
+
+
 def same_words(name: str, metrics: Iterable[str]) -> str:
     """Return the metric with the words of a name, as `Loss/Val` for `validation_loss`; "" if there is none, or several."""
     matches = {metric for metric in metrics if _words(metric) == _words(name)}
@@ -201,9 +213,14 @@ def similar_name(name: str, metrics: Collection[str]) -> str:
 
     It is `metrics/mAP_0.5` for `mAP_0.5`, and `test-auc` for `auc`, but none of training data.
     """
-    longer_name = re.compile(rf"(?:.*/|{DATA_SET}[-_])(?:{re.escape(name)})")
-    longer = [metric for metric in metrics if longer_name.fullmatch(metric) and _words(metric).isdisjoint(TRAINING_SETS)]
+    longer = longer_names(name, metrics)
     return same_words(name, metrics) or (longer[0] if len(longer) == 1 else "")
+
+
+def longer_names(name: str, metrics: Iterable[str]) -> list[str]:
+    """Return the metrics that have a name behind a slash or a set of data, but none of training data."""
+    longer_name = re.compile(rf"(?:.*/|{DATA_SET}(?:_\d{{1,3}})?[-_])(?i:{re.escape(name)})")
+    return [metric for metric in metrics if longer_name.fullmatch(metric) and _words(metric).isdisjoint(TRAINING_SETS)]
 
 
 def _words(name: str) -> frozenset[str]:

@@ -14,9 +14,11 @@ from trialplane.worker.metrics.numerals import CALL_PREFIX, LIST_PREFIX, NUMBER,
 # What makes another metric of a name, as a set of data does: `Adjusted R2`, `adj. R2`, `balanced accuracy`, `PR AUC`.
 _OTHER_KIND = r"[aA]dj(?:usted|\.)?|[bB]alanced|PR|pr"
 _KIND = rf"{DATA_SET}|{_OTHER_KIND}"
+_POSSESSIVE = r"['’]s"  # `training's l2: 0.3   valid_1's l2: 0.5`
 _AVERAGE = r"(?:macro|micro|weighted|samples) avg"  # `macro avg f1`; if the job names `f1`, this is one
 _PAIR = re.compile(
-    rf"(?<![\w./@^`-])(?:({DATA_SET}(?=[ _])|(?:{_OTHER_KIND}|{_AVERAGE})(?= ))[ _])?"
+    rf"(?<![\w./@^`-])(?:({DATA_SET}(?:(?=[ _])|(?:_\d{{1,3}})?(?={_POSSESSIVE} ))|(?:{_OTHER_KIND}|{_AVERAGE})(?= ))"
+    rf"(?:{_POSSESSIVE})?[ _])?"
     rf"([^\W\d][\w./@^-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?"
     rf"{CALL_PREFIX}{LIST_PREFIX}({THOUSANDS}|{NUMBER})(?:\s*+/\s*+(\d{{1,15}}))?{NUMBER_END}"
 )
@@ -35,7 +37,9 @@ _SET_BEFORE_VALUE = re.compile(
     rf"{CALL_PREFIX}{LIST_PREFIX}"
 )
 _BAR = re.compile(r"%\|[\s\d#█▉▊▋▌▍▎▏]*\|")  # of a progress bar, whose label is before its percentage: `Map: 100%|███|`
-_KIND_BEFORE = re.compile(rf"(?<!\w)(?:{_KIND})[\s_-]*$")
+_KIND_BEFORE = re.compile(rf"(?<!\w)(?:{_KIND})(?:{_POSSESSIVE})?[\s_-]*$")
+# One of several sets of held-out data, as in `validation_0-auc:0.9   validation_1-auc:0.8`.
+_NUMBERED_SET_BEFORE = re.compile(rf"(?<!\w){DATA_SET}_\d{{1,3}}(?:{_POSSESSIVE}\s|-)$")
 # A number after such words and a name is where the metric begins or a bound: `Start training from score 0.5`.
 _BOUND_BEFORE = re.compile(
     r"(?<!\w)(?:from|than|until|below|above|under)\s+(?:(?:an?|the|best|last|previous)\s+)*$", re.IGNORECASE
@@ -222,8 +226,9 @@ class Spelling(NamedTuple):
     def pair(self, line: str, headings: Sequence[Heading], names: Names) -> tuple[str, float] | None:
         """Return the metric and its value in a line, or else, as `train_loss`, that below a heading; None without one.
 
-        A value of another set of data does not count, as in `train accuracy` and `accuracy train: 0.9`, and no bound, as in
-        `better than accuracy 0.9`. Of pairs the words before them are not read: `better than accuracy: 0.9` is a value.
+        A value of another set of data does not count, as in `train accuracy` and `accuracy train: 0.9`, none of several
+        numbered sets, as in `valid_0's auc: 0.9 valid_1's auc: 0.8`, and no bound, as in `better than accuracy 0.9`. Of
+        pairs the words before them are not read: `better than accuracy: 0.9` is a value.
 
         Args:
             line: The line.
@@ -231,6 +236,7 @@ class Spelling(NamedTuple):
             names: Meanings of names.
         """
         of_training: tuple[str, float] | None = None
+        of_numbered_sets: list[tuple[str, float]] = []
         follows_other_set = False  # in `train accuracy 0.1, accuracy 0.5`, the second value is not one of training
         for match in itertools.chain.from_iterable(pattern.finditer(line) for pattern in self.patterns):
             text_before = line[max(0, match.start() - 30) : match.start()]
@@ -241,6 +247,9 @@ class Spelling(NamedTuple):
                 continue
             if _KIND_BEFORE.search(text_before):
                 follows_other_set = True
+                continue
+            if _NUMBERED_SET_BEFORE.search(text_before):
+                of_numbered_sets.append((self.metric, float(match["value"].replace(",", ""))))
                 continue
             if names.whole_name(line, match.start("name"), match.end("name")):
                 continue
@@ -254,7 +263,7 @@ class Spelling(NamedTuple):
                 return self.metric, value
             if self.name == self.metric:
                 of_training = of_training or (full_name, value)
-        return of_training
+        return of_numbered_sets[0] if len(of_numbered_sets) == 1 and self.name == self.metric else of_training
 
 
 def spellings_of(metric: str) -> list[Spelling]:
@@ -291,7 +300,7 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
     value = rf"{CALL_PREFIX}{LIST_PREFIX}(?P<value>{THOUSANDS}|{NUMBER}){NUMBER_END}"
     # Without anything between, only a decimal number: `loss0.595`, and not `mAP0.5: 0.6` or `loss0.595.pt`.
     attached = r"(?=\d{1,15}\.\d++(?![\w.]|\s*[:=]|\s+[-+.\d]))"
-    value_after = rf"(?<!\w)(?P<name>{name_pattern})(?:(?!\w)[\"']?{between}\s*+|{attached}){value}"
+    value_after = rf"(?<!\w)(?P<name>{name_pattern})(?:(?!\w|[-+][\d.])[\"']?{between}\s*+|{attached}){value}"
     fraction = r"(?P<value>\d*\.\d+|\d+(?:\.\d+)?(?= ?%))"
     value_before = rf"(?:^|[:=|,;(]|(?<=\bscore )of(?= )) *+{fraction} ?%? ++(?P<name>{name_pattern})(?![\w@]|\s?[:=])"
     return re.compile(value_after, re.IGNORECASE), re.compile(value_before, re.IGNORECASE)

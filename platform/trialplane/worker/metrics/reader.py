@@ -22,7 +22,7 @@ from trialplane.wire.records import StopRule
 from trialplane.worker import stopping
 from trialplane.worker.metrics import elsewhere
 from trialplane.worker.metrics.burst import Burst
-from trialplane.worker.metrics.names import TRAINING_SETS, LineMetrics, same_words
+from trialplane.worker.metrics.names import TRAINING_SETS, LineMetrics, has_data_set, longer_names, same_words
 from trialplane.worker.metrics.steps import Report
 from trialplane.worker.metrics.tails import CHUNK, Source, Tail
 
@@ -137,6 +137,13 @@ class Reader:
                 burst.add(tail.source, report)
         if ended:
             self.remarks += [_ambiguous_message(name, names) for name, names in self.ambiguous.items()]
+            self.remarks += [
+                f"{name} is {held_out_name} but for its first values, as lines with a step and without a set of data have "
+                f"it, too: name {held_out_name} in the job, which they lack"
+                for source in self._sources
+                for name, held_out_name in source.names.mixed.items()
+                if self._is_read_from(name, source)
+            ]
             self.remarks += [
                 f"{name}: {value:g} at the end of {file} is not read, as its row repeats the last step, which has a value "
                 "already: it may be that of the test data"
@@ -263,8 +270,11 @@ class Reader:
     def _training_value(self, name: str) -> float | None:
         """Return the newest finite value of a metric of the job on training data; None without one.
 
-        If the job names `train_loss` as well, it is a metric of its own, and not the `loss`.
+        If the job names `train_loss` as well, it is a metric of its own, and not the `loss`. It is not the `loss` either if
+        there are others, as `val_loss` and `test_loss`.
         """
+        if any(map(has_data_set, longer_names(name, self.finite))):
+            return None
         names = {f"{data_set}_{name}".lower() for data_set in TRAINING_SETS} - {name.lower() for name in self._names}
         values = [value for key, value in self.finite.items() if key.lower() in names]
         return values[-1] if values else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from trialplane.worker.metrics.names import LineMetrics, Names
+from trialplane.worker.metrics.names import LineMetrics, Names, synonyms
 from trialplane.worker.metrics.numerals import number
 
 _COLUMNS = re.compile(r"[\s|│┃]+")
@@ -16,6 +16,11 @@ _WIDE_GAP = re.compile(r"\s{2,}+")  # between columns whose names have spaces: `
 RULE = re.compile(r"[\s=+|:\u2500-\u257f-]*")  # also of the characters for boxes, as ┡━━╇━━┩
 _RULE_PART = re.compile(r"[-=:─━═]+")  # below one column
 _PIPES = "|│┃"  # between two columns
+_PART_COLUMNS = frozenset({"class", "category", "label"})  # of a table with a row for each part of the data
+_WHOLE = frozenset({"all", "mean", "average", "overall", "total"})  # the row of all parts
+# What Ultralytics prints behind a header, `mAP50): 100%|███| 2/2`, and around a group of its columns: `Box(P   R   mAP50)`.
+_BEHIND_HEADER = re.compile(r":\s\s?\d+%")
+_GROUP = re.compile(r"(?<!\w)[^\W\d]\w*\(([^()]*\s[^()]*)\)")
 
 
 class Table:
@@ -28,9 +33,13 @@ class Table:
     def __init__(self, names: Names) -> None:
         self._names = names
         self._names_by_column = {_column_key(name): name for name in names.requested.values()}
+        for key, name in list(self._names_by_column.items()):
+            for column in synonyms(key):
+                self._names_by_column.setdefault(column, name)
         self._header: list[str] = []  # columns of the table to which the next line may belong; empty outside a table
         self._spans: Sequence[tuple[int, int]] = ()  # positions of the columns; empty if no rule below the header shows them
         self._counter: int | None = None  # index of the column "#", which is the step, or of another that has numbers
+        self._part: int | None = None  # index of the column with the parts of the data, of which only the whole counts
         self._has_gaps = False  # whether wide gaps separate the columns, whose names have spaces
         self._line_above = ""  # line that is a header if the next line is a rule
 
@@ -43,8 +52,11 @@ class Table:
         if (self._header or line_above) and RULE.fullmatch(line):
             self._begin_above_rule(line_above, line)
             return None  # a rule inside a table does not end it
-        if not self._header and not self._may_be_header(line):
+        may_be_header = self._may_be_header(line)
+        if not self._header and not may_be_header:
             return None
+        if may_be_header and (bar := _BEHIND_HEADER.search(line)):
+            line = _GROUP.sub(r"\1", line[: bar.start()])
         self._line_above = line
         words = [word for word in _COLUMNS.split(line) if word]
         if len(words) > 1 and all(map(_COLUMN_NAME.fullmatch, words)):
@@ -54,7 +66,7 @@ class Table:
             # scikit-learn's report has a column "support". Its averages are read by `lines`.
             is_header = "support" not in words and self._begin(words)
             return LineMetrics(step=None, metrics={}) if is_header else None
-        if self._header and (values := self._row_values(line, words)):
+        if self._header and (values := self._row_values(line, words)) is not None:
             return self._names.split_record(values)
         self._header = []
         return None
@@ -90,17 +102,23 @@ class Table:
         self._header = ["" if name in header[:index] else name for index, name in enumerate(header)]
         self._spans = spans
         self._has_gaps = not spans and any(" " in column for column in columns)
+        self._part = next((index for index, key in enumerate(keys) if key in _PART_COLUMNS), None)
         self._counter = columns.index(_COUNTER) if _COUNTER in columns else 0 if self._has_gaps else None
         return True
 
-    def _row_values(self, line: str, words: Sequence[str]) -> dict[str, float]:
-        """Return the numbers of a line in a table by their columns; empty if it is not a row; see `_row_cells`."""
+    def _row_values(self, line: str, words: Sequence[str]) -> dict[str, float] | None:
+        """Return the numbers of a line in a table by their columns; None if it is not a row; see `_row_cells`.
+
+        The row of one part of the data has none.
+        """
         cells = self._row_cells(line, words)
         # A line below `# Accuracy` or `Saved  val loss  now`, perhaps no header, is a row only if it has the number.
         if not cells or (self._counter is not None and number(cells[self._counter]) is None):
+            return None
+        if self._part is not None and cells[self._part].lower() not in _WHOLE:
             return {}
         values = ((name, number(text.rstrip(" %"))) for name, text in zip(self._header, cells, strict=True))
-        return {name: value for name, value in values if name and value is not None}
+        return {name: value for name, value in values if name and value is not None} or None
 
     def _row_cells(self, line: str, words: Sequence[str]) -> Sequence[str]:
         """Return the cells of a row, one for each column; empty if the line is not a row.
