@@ -306,6 +306,7 @@ def test_a_metric_that_the_job_names_is_not_that_of_the_training_set_behind_its_
         ("accuracy (train): 0.9, accuracy (test): 0.8", {"train_accuracy": 0.9, "accuracy": 0.8}),
         ("F1-score (macro): 0.8, F1-score (micro) = 0.9", {"F1-score-macro": 0.8, "F1-score-micro": 0.9}),
         ("accuracy (weighted): 0.8", {"accuracy-weighted": 0.8, "accuracy": 0.8}),
+        ("DEV : loss 0.5 - accuracy (micro avg)  0.75", {"dev_accuracy-micro": 0.75, "accuracy": 0.75}),
         ("time (s): 3", {}),
         ("RMSE train 0.5 test 0.6", {"train_RMSE": 0.5, "test_RMSE": 0.6}),
         ("Epoch 3 accuracy train 93.5 %, valid 91.5 %", {"train_accuracy": 93.5, "accuracy": 91.5}),
@@ -544,7 +545,8 @@ def test_any_line_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["1 epoch", "1 val_loss", "1 accuracy", "1 loss:", "1 loss: 3/", "step ", "1 x: 1", "1 x, y: 1 2"]
+    "text",
+    ["1 epoch", "1 val_loss", "1 accuracy", "1 loss:", "1 loss: 3/", "step ", "1 x: 1", "1 x, y: 1 2"],
 )
 def test_padding_costs_no_time(text: str) -> None:
     """Expressions that try each length of the padding would take minutes."""
@@ -645,6 +647,16 @@ SECTIONS = """
 -----------------------------
 |    loss            | 3.5  |
 """
+SETS = """
+Metric    Train  Validation
+--------  -----  ----------
+MAE       0.500       0.600
+INFO - console_logger -                    Training |  Validation
+INFO - console_logger - mae              |   41.0 % |      55.0 %
+INFO - console_logger - memory           | 1024.000 |         N/A
+INFO - trainer - 1 2
+mae       0.1
+"""
 REST = """
 ====  ========
 name  val loss
@@ -693,6 +705,16 @@ a          0.5
         ),
         (SECTIONS, "rollout/ep_rew_mean", [(None, {"rollout/ep_rew_mean": 21.3})]),
         (SECTIONS, "train/loss", [(None, {"train/loss": 2.5})]),
+        (
+            SETS,
+            "mae",
+            [
+                (None, {"train_MAE": 0.5, "mae": 0.6}),
+                (None, {"training_mae": 41.0, "mae": 55.0}),
+                (None, {"training_memory": 1024.0}),
+                (None, {"mae": 0.1}),
+            ],
+        ),
         ("\x1b[1m#  acc  loss\x1b[0m\n3  0.5     1", "acc", [(3, {"acc": 0.5, "loss": 1.0})]),
     ],
 )

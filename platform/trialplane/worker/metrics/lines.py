@@ -14,7 +14,8 @@ Pure: text in, numbers out. Without a pattern of the job, these are metrics:
   a rule below the header, as `-----  ----------`, names may have spaces, and cells may be empty. Of a table with a row for
   each class, the row `all` or `mean` counts;
 - the averages in scikit-learn's classification report, under the names of its scorers: `f1_macro`, `recall_weighted`;
-- boxes with sections, as `| rollout/ |  |`, whose first part the names below have: `rollout/ep_rew_mean`;
+- a row below a section, as `rollout/ep_rew_mean` in a box below `| rollout/ |  |`, or below sets of data: `loss  0.5  0.6`
+  below `train  val`;
 - COCO's summary: `AP`, `AP50`, `APs`, `AR`, `AR10`.
 
 `Test accuracy: 0.9` is the metric `test_accuracy`, not `accuracy`, because the value belongs to another set of data. The
@@ -39,6 +40,7 @@ from trialplane.worker.metrics import bars, objects, pairs
 from trialplane.worker.metrics.headings import headings_of
 from trialplane.worker.metrics.names import EPOCH, STEPS, LineMetrics, Names, has_data_set
 from trialplane.worker.metrics.numerals import NUMBER, number
+from trialplane.worker.metrics.rows import Rows
 from trialplane.worker.metrics.tables import RULE, Table
 
 LONGEST_LINE = 16 << 10  # characters; of a longer line only the end is read, where a progress bar has its postfix
@@ -48,7 +50,6 @@ _AVERAGES = re.compile(r"\s*+(micro|macro|weighted|samples) avg\s++([\d.]++)\s++
 _COCO = re.compile(
     r"Average (?:Precision|Recall) +\((A[PR])\) @\[ IoU=(\S+) +\| area= *+(\w+) \| maxDets= *+(\d+)[^\]]*\] = ([\d.-]+)"
 )
-_SECTION = re.compile(r"\| ([^\W\d][\w-]*/) *\| *\|\s*")
 _STEP_SPELLINGS = {"global_step": ("global step", "global_step"), **{name: (name,) for name in STEPS[1:]}}
 # The number of a step after its name, and the number of steps after that.
 _COUNT = re.compile(r"[\"']?\s*+(?:[:=#]\s*+)?(?:[\[(]\s*+)?(\d{1,15}(?:\.\d{1,15})?)(?!\w|\.\d)")
@@ -129,7 +130,7 @@ class LineParser:
         self._arguments = _ARGUMENTS | {name.lower() for name in arguments}  # in lower case
         self._patterns = [re.compile(pattern) for pattern in patterns]
         self._spellings = {} if patterns else {name: pairs.spellings_of(name) for name in names.requested.values()}
-        self._section = ""  # the first part of the names in a box, as `rollout/`
+        self._rows = Rows()
         self._held_out_names: dict[str, str] = {}  # metric → its name in the last of these lines
         self._held_out_counts = collections.Counter[str]()  # metric → lines with the heading of a set of held-out data
         self._training_counts = collections.Counter[str]()  # metric → other lines with a step
@@ -141,7 +142,7 @@ class LineParser:
         bar = None if self._patterns or self._names.has_own_step else bars.bar_of(line)
         if "\x1b" in line:
             line = _COLOR.sub("", line)
-        line = self._with_section(line)
+        line = self._rows.completed(line)
         has_pairs = "=" in line and not RULE.fullmatch(line)  # a rule may consist of =
         if self._table is not None and not has_pairs and (row := self._table.read(line)) is not None:
             return row
@@ -200,19 +201,6 @@ class LineParser:
         argument_count = sum(name.lower() in self._arguments for name in line_metrics.metrics)
         lists_arguments = argument_count > 1 and (2 * argument_count > count or _SWITCH.search(line) is not None)
         return self._names.keep_requested(line_metrics) if lists_arguments else line_metrics
-
-    def _with_section(self, line: str) -> str:
-        """Return `| rollout/ep_len_mean | 21 |` for `|    ep_len_mean | 21 |` below `| rollout/ |   |`; other lines as is.
-
-        Stable-Baselines3 prints such boxes.
-        """
-        if not line.startswith("| "):
-            self._section = ""
-        elif section := _SECTION.fullmatch(line):
-            self._section = section[1]
-        elif self._section and line.startswith("|    "):
-            return f"| {self._section}{line[1:].lstrip()}"
-        return line
 
     def _without_training(self, line_metrics: LineMetrics, line: str) -> LineMetrics:
         """Return a line without the metrics of training that lines of held-out data have, too.

@@ -45,8 +45,10 @@ _BOUND_BEFORE = re.compile(
     r"(?<!\w)(?:from|than|until|below|above|under)\s+(?:(?:an?|the|best|last|previous)\s+)*$", re.IGNORECASE
 )
 _ARTICLE_BEFORE = re.compile(r"\ban? $")  # `achieved an accuracy of 0.9`, unlike `change in accuracy of 0.1`
-# A set of data or an average in parentheses behind a name: `accuracy (test): 0.9`, `F1 (macro) = 0.8`.
-_IN_PARENTHESES = re.compile(rf"(?<=[\w-]) ?\((?:({DATA_SET})|(macro|micro|weighted|samples))\)(?=\s?[:=])")
+# A set of data or an average in parentheses behind a name: `acc (test): 0.9`, `F1 (macro) = 0.8`, `F1 (micro avg)  0.7`.
+_IN_PARENTHESES = re.compile(
+    rf"(?<=[\w-]) ?\((?:({DATA_SET})\)(?=\s?[:=])|(macro|micro|weighted|samples)(?: avg)?\)(?:\s?[:=]|(?=\s\s?\d?\.\d)))"
+)
 # Lightning's `'loss' reached 0.8 (best 0.8)`, `Metric loss improved by 0.1 >= min_delta = 0.0. New best score: 0.8`.
 _NEW_VALUE = re.compile(
     rf"(?<![\w./@^`-])([^\W\d][\w./@^-]*+)[\"']? (?:reached (?=[-+]?(?:\d*\.\d|nan\b|inf\b))"
@@ -151,7 +153,7 @@ def with_pairs(line: str) -> str:
     if " reached " in line or " improved" in line:
         line = _NEW_VALUE.sub(r"\1: ", line)
     if "(" in line:
-        line = _IN_PARENTHESES.sub(lambda match: f" {match[1]}" if match[1] else f"-{match[2]}", line)
+        line = _IN_PARENTHESES.sub(lambda match: f" {match[1]}" if match[1] else f"-{match[2]}: ", line)
     if names_data_set(line):
         line = _SETS_WITHOUT_SIGNS.sub(lambda match: re.sub(_SET_AND_VALUE, r"\1: ", match[0]), line)
     parts, end = [], 0
