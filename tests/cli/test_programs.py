@@ -1033,13 +1033,35 @@ def test_a_metric_of_all_lines_is_that_of_held_out_data(platform, written: Path)
     file = written / "fit.py"
     file.write_text(textwrap.dedent(text))
     result = platform("init", "--from", str(file), "--objective", "ppl:min")
-    reason = "ppl of held-out data, as lines without a set of data print ppl, too"
+    reason = "ppl of held-out data, as other lines print ppl, too"
     assert f"objective: eval_ppl, minimized ({reason})" in result.stderr, result.output
     assert made().objectives[0].metric == "eval_ppl"
     Path("src/job.yaml").unlink()
     file.write_text(textwrap.dedent(text.replace("eval checkpoint", "checkpoint")))
     result = platform("init", "--from", str(file), "--objective", "ppl:min")
     assert "objective: ppl, minimized (as requested)" in result.stderr, result.output
+
+
+@pytest.mark.parametrize(
+    ("lines", "objective"),
+    [
+        (
+            ("Dev: time: 1.2s, speed: 9.5st/s; acc: 0.8, f: 0.{i}", "Test: time: 1.2s; acc: 0.7, f: 0.{i}1", "f: 0.{i}"),
+            "dev_f",
+        ),
+        (("Test: p: 0.7, f: 0.{i}1", "Valid: p: 0.8, f: 0.{i}"), "val_f"),
+        (("Test: p: 0.7, f: 0.{i}1", "f: 0.{i}"), "test_f"),
+    ],
+)
+def test_a_metric_of_validation_comes_before_that_of_a_test(
+    platform, written: Path, lines: tuple[str, ...], objective: str
+) -> None:
+    printed = "".join(f"    print(f'{line}')\n" for line in lines)
+    (written / "fit.py").write_text(f"lr = 0.1\nfor i in range(1, 4):\n{printed}")
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "f:max")
+    reason = "f of held-out data, as other lines print f, too"
+    assert f"objective: {objective}, maximized ({reason})" in result.stderr, result.output
+    assert made().objectives[0].metric == objective
 
 
 def test_no_metric_of_training_is_proposed_for_one_of_held_out_data(platform, written: Path) -> None:

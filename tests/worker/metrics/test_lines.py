@@ -234,7 +234,7 @@ def test_the_prefix_of_a_log_is_no_part_of_its_message(prefix: str) -> None:
 @pytest.mark.parametrize(
     ("names", "metrics"),
     [
-        (("accuracy",), {"train_accuracy": 0.71, "accuracy": 0.6}),
+        (("accuracy",), {"train_accuracy": 0.71, "accuracy": 0.6, "test_accuracy": 0.58}),
         (("test_accuracy",), {"train_accuracy": 0.71, "val_accuracy": 0.6, "test_accuracy": 0.58}),
         (("accuracy train",), {"accuracy train": 0.71, "val_accuracy": 0.6, "test_accuracy": 0.58}),
         (("test",), {"train_accuracy": 0.71, "val_accuracy": 0.6, "test": 0.58}),

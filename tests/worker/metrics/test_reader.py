@@ -241,6 +241,15 @@ def test_training_and_held_out_values_are_never_one_series(tmp_path: Path) -> No
     assert trial.reader.newest == {"train_Loss": 0.7, "loss": 0.3}
 
 
+def test_a_metric_of_validation_comes_before_that_of_a_test(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT, names=("f",))
+    for epoch in (1, 2):
+        trial.prints(f"Epoch: {epoch}\nDev: acc: 0.5, f: 0.{epoch}\nTest: acc: 0.5, f: 0.{epoch}9\n")
+    reports = trial.read(ended=True)
+    assert [report["f"] for _, report in reports if "f" in report] == [0.1, 0.2]
+    assert trial.reader.newest == {"dev_acc": 0.5, "f": 0.2, "test_acc": 0.5, "test_f": 0.29}
+
+
 def test_a_metric_of_training_alone_counts_at_the_end_under_the_name_without_training(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT, names=("loss",))
     trial.prints("Train Epoch: 1 Loss: 0.9\nTrain Epoch: 2 Loss: 0.8\nTrain Epoch: 3\n")

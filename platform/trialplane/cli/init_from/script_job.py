@@ -833,7 +833,7 @@ def _requested_objective(job: ScriptJob, requested: Mapping[str, str], result: s
     """Return the metric that the user names, with the spelling that a run has shown."""
     metric = requested["metric"]
     if (held_out := result.held_out.get(metric, "")) in result.metrics.get(smoke.STDOUT, ()):
-        reason = f"{metric} of held-out data, as lines without a set of data print {metric}, too"
+        reason = f"{metric} of held-out data, as other lines print {metric}, too"
         return Objective(smoke.STDOUT, {**requested, "metric": held_out}, reason)
     shown = [(source, name) for source, metrics in result.metrics.items() for name in metrics]
     same = [(source, name) for source, name in shown if name == metric]

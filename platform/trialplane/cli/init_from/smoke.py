@@ -406,9 +406,10 @@ def _candidates(output: str, requested: Collection[str]) -> tuple[str, ...]:
 
 
 def _held_out_name(output: str, metric: str) -> str:
-    """Return the name of a metric for held-out data if lines without a set of data print it, too; "" if they do not mix.
+    """Return the name of a metric for held-out data if other lines print it, too; "" if a job would not mix them up.
 
-    It is `eval_ppl` if the script prints both `epoch 1 | ppl 7.05` and `eval checkpoint | ppl 1.86`, each several times.
+    It is `eval_ppl` if the script prints both `epoch 1 | ppl 7.05` and `eval checkpoint | ppl 1.86`, each several times. If
+    lines of validation and of a test print it, it is that of validation.
     """
     names = [f"{data_set}_{metric}" for data_set in _HELD_OUT_SETS]
     parse = LineParser((), Names((metric, *names))).parse
@@ -416,8 +417,11 @@ def _held_out_name(output: str, metric: str) -> str:
     counts = collections.Counter(
         name for line in lines for name in parse(line).metrics if name == metric or headings_of(line)
     )
-    held_out = max(names, key=lambda name: counts[name])
-    return held_out if min(counts[metric], counts[held_out]) > 1 else ""
+    printed = sorted(filter(counts.get, names), key=lambda name: (guess.objective_rank(name), counts[name]))
+    if not printed:
+        return ""
+    has_test_too = guess.objective_rank(printed[0]) < guess.objective_rank(printed[-1])
+    return printed[-1] if has_test_too or min(counts[metric], counts[printed[-1]]) > 1 else ""
 
 
 def names_in_code(texts: Iterable[str], metrics: Iterable[str]) -> list[str]:

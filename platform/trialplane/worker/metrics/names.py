@@ -13,6 +13,7 @@ from trialplane.worker.metrics.bars import Bar
 from trialplane.worker.metrics.headings import DATA_SET
 
 TRAINING_SETS = ("train", "training")
+_TEST_SETS = ("test", "testing")
 # Names of steps, from the finest to the coarsest. If a line has several, the first of these is the step.
 STEPS = ("global_step", "step", "iteration", "iter", "round", "epoch")
 EPOCH = STEPS[-1]
@@ -81,6 +82,7 @@ class Names:
             if len(words := words_of(name)) > 1
         ]
         self._nested: dict[str, str] = {}  # metric that the job names → its name in nested objects
+        self._validated: set[str] = set()  # metrics that the job names and that a heading of validation data has had
         self._steps = [step.lower()] if step else [name for name in STEPS if name not in self.requested]
         self.has_own_step = bool(step)
         self._cache: dict[str, Meaning] = {}
@@ -115,14 +117,20 @@ class Names:
         """Return the full name of a metric below the heading of a set of data, as `train_loss`.
 
         It is the name itself if there is no heading ("" as the set), if the name has a set of its own, as in `End of
-        training | test loss 0.2`, or if the job names `loss` and not `test_loss`: then `loss` is that of held-out data.
+        training | test loss 0.2`, or if the job names `loss` and not `test_loss`: then `loss` is that of held-out data, of
+        a test only until one of validation data is read.
         """
         if not data_set or has_data_set(name):
             return name
         full_name = self.of_data_set(name, data_set)
         is_held_out = data_set not in TRAINING_SETS
         names_plain_only = name.lower() in self.requested and full_name.lower() not in self.requested
-        return name if is_held_out and names_plain_only else full_name
+        if not (is_held_out and names_plain_only):
+            return full_name
+        if data_set not in _TEST_SETS:
+            self._validated.add(name.lower())
+            return name
+        return full_name if name.lower() in self._validated else name
 
     def of_data_set(self, name: str, data_set: str) -> str:
         """Return the name of a metric with its set of data, which has the job's word for the set: `val` for `valid`."""
