@@ -1042,6 +1042,21 @@ def test_a_metric_of_all_lines_is_that_of_held_out_data(platform, written: Path)
     assert "objective: ppl, minimized (as requested)" in result.stderr, result.output
 
 
+def test_the_file_of_every_trial_is_read_also_if_its_name_has_a_searched_value(platform, written: Path) -> None:
+    """A file of an earlier run matches, too, but no trial writes it, so it is not read."""
+    program = (
+        "import sys\nfor epoch in range(3):\n    print(f'epoch {epoch} Vali Loss: {float(sys.argv[2]) / (epoch + 1)}')\n"
+    )
+    (written / "fit.py").write_text(program)
+    (written / "logs").mkdir()
+    (written / "logs/m_96_24.log").write_text("Vali Loss: 9\n")
+    (written / "run.sh").write_text("seq_len=48\npython fit.py --lr 0.1 >logs/m_$seq_len'_'24.log\n")
+    options = ("--space", "seq_len=48,96", "--objective", "Vali Loss:min")
+    result = platform("init", "--from", str(written / "run.sh"), *options)
+    assert result.exit_code == 0, result.output
+    assert [source.path for source in made().metrics or ()] == ["logs/m_*_24.log"]
+
+
 @pytest.mark.parametrize(
     ("lines", "objective"),
     [

@@ -79,6 +79,14 @@ def test_a_parameter_in_a_command_is_no_flag_as_well(tmp_path: Path) -> None:
         assert "score=0.5 --what=works --width=4 lr=0.25\n" in bench.log(outcome)
 
 
+def test_a_file_that_the_job_does_not_read_is_named_for_every_trial(tmp_path: Path) -> None:
+    command = ("sh", "-c", "echo score=1 >run_{x}.log")
+    program = Program(command=command, metrics=(MetricSource("file", path="run_48.log"),), names=("score",))
+    with Bench(tmp_path, {}, program=program) as bench:
+        outcome = bench.outcome("works", x=96)
+        assert '{from: file, path: "run_*.log"}' in outcome.message
+
+
 def test_a_command_finds_the_interpreter_of_the_trial(shell: Bench) -> None:
     outcome = shell.outcome("python", x=1, file="")
     assert f"prefix {sys.prefix}" in shell.log(outcome)

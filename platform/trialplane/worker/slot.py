@@ -211,7 +211,8 @@ class Slot:
         folder = programs.folder(program, workdir)
         if capture.captures_wandb(self.config):  # processes that the program starts log to W&B by this file, too
             program = dataclasses.replace(program, metrics=(*program.metrics, wandb_files.SOURCE))
-        return Reader(program, log_file, folder, time.time(), code=Path(self.config.code), stop=request.stop)
+        code = Path(self.config.code)
+        return Reader(program, log_file, folder, time.time(), code=code, stop=request.stop, params=request.params)
 
     def answer(self, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> Messages:
         """Answer the newest reports and requests of the trial, and return the next messages about it.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from trialplane.job.program import MetricSource, Program
 from trialplane.wire.records import StopRule
@@ -25,13 +27,14 @@ class Trial:
         code: Path | None = None,
         stop: tuple[StopRule, ...] = (),
         late: tuple[MetricSource, ...] = (),
+        params: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         self.log = root / "attempt-1.log"
         self.folder = root / "work"
         self.folder.mkdir(parents=True)
         self.log.write_text("from an earlier process: loss=99\n")
         program = Program(script=script, metrics=sources, late_metrics=late, names=names)
-        self.reader = Reader(program, self.log, self.folder, 0.0, code, stop)
+        self.reader = Reader(program, self.log, self.folder, 0.0, code, stop, params)
         self._now = 0.0
 
     def prints(self, text: str) -> None:

@@ -149,6 +149,37 @@ def test_files_with_metrics_are_named_with_what_reads_them(
     assert said == f"no acc in its output; {advice}; no metrics were found; see `platform docs scripts`"
 
 
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("logs/Etth1_96_24.log", "logs/Etth1_*_24.log"),
+        ("lr1e-03_ADAM_bs32.txt", "lr*_*_bs32.txt"),
+        ("m0.0010.txt", "m*.txt"),
+        ("adamw_9601.txt", "adamw_9601.txt"),
+        ("adam/out/m.txt", "**/out/m.txt"),
+        ("run-2026-01-31_12-00-00.txt", "run-*.txt"),
+        ("run_20260131T120000.5_1024.txt", "run_*_1024.txt"),
+        ("run1769860800.txt", "run*.txt"),
+    ],
+)
+def test_what_differs_in_the_name_of_the_file_of_another_trial_is_a_wildcard(tmp_path: Path, name: str, path: str) -> None:
+    trial = Trial(tmp_path, params={"seq_len": 96, "lr": 0.001, "optim": "adam", "amp": True, "sizes": [24]})
+    (trial.folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (trial.folder / name).write_text("acc=0.5\n")
+    trial.read(ended=True)
+    said = trial.reader.missing_message(("acc",), {})
+    assert f'{name} has acc (0.5): write `metrics: {{from: file, path: "{path}"}}`' in said
+
+
+def test_a_wildcard_never_finds_several_files_of_a_trial(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, params={"fold": 2})
+    for fold in (1, 2):
+        (trial.folder / f"fold_{fold}.log").write_text(f"acc=0.{fold}\n")
+    trial.read(ended=True)
+    said = trial.reader.missing_message(("acc",), {})
+    assert '{from: file, path: "fold_1.log"}' in said and '{from: file, path: "fold_2.log"}' in said
+
+
 def test_links_that_lead_nowhere_do_not_end_the_search(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT)
     (trial.folder / "debug.log").symlink_to("gone/debug.log")

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.cli.init_from import bounded
@@ -133,6 +133,7 @@ def run(
     requested: Sequence[str] = (),
     declared: Sequence[str] = (),
     watched: Collection[str] = (),
+    searched_values: Collection[Any] = (),
 ) -> Smoke:
     """Run a script to its end, or to a limit.
 
@@ -150,6 +151,7 @@ def run(
         declared: Paths of the files with metrics, with wildcards, if the script declares them. If one of them has an
             objective, or a requested metric, no other source counts.
         watched: Names of files in `folder` of which to find out whether the script reads them.
+        searched_values: Values of the searched parameters, which may be parts of the names of files.
     """
     log, database, wandb_folder = scratch / "output.log", scratch / "mlflow.db", scratch / "wandb"
     shutil.rmtree(wandb_folder, ignore_errors=True)  # of an earlier run
@@ -183,8 +185,11 @@ def run(
     ):
         if last_values:
             metrics[source], lines[source] = last_values, [reports]
-    files_metrics = _file_metrics(folder, names, lambda file: old_files.get(file) != _file_version(file), options, declared)
-    for source, file_metrics, file_lines in files_metrics:
+
+    def is_changed(file: Path) -> bool:
+        return old_files.get(file) != _file_version(file)
+
+    for source, file_metrics, file_lines in _file_metrics(folder, names, is_changed, options, declared, searched_values):
         metrics[source] = {**metrics.get(source, {}), **file_metrics}
         lines.setdefault(source, []).append(file_lines)
     seen_names = {spelling(name) for source_metrics in metrics.values() for name in source_metrics}
@@ -317,6 +322,7 @@ def _file_metrics(
     is_written: Callable[[Path], bool],
     options: Collection[str],
     declared: Sequence[str],
+    searched_values: Collection[Any] = (),
 ) -> Iterator[tuple[MetricSource, dict[str, float], Sequence[LineMetrics]]]:
     """Yield the source that reads a file, the metrics in it, and its lines, for each file that the script has written.
 
@@ -328,6 +334,7 @@ def _file_metrics(
         is_written: Function that returns whether the script may have written a file.
         options: Names of the script's options.
         declared: See `run`. The source of such a file has this path.
+        searched_values: See `run`.
     """
 
     def is_new(file: Path) -> bool:
@@ -336,7 +343,7 @@ def _file_metrics(
         return not is_of_wandb and file.is_file() and is_written(file)
 
     # b"": all content of a file counts, also what it had before the run.
-    files = list(elsewhere.metric_files(folder, names, is_new, lambda _file: b"", declared))
+    files = list(elsewhere.metric_files(folder, names, is_new, lambda _file: b"", declared, searched_values))
     file_counts = collections.Counter(file.source for file in files)
     for file in files:
         finite = {name: value for name, value in file.values.items() if math.isfinite(value)}

@@ -469,6 +469,7 @@ def _run_smoke(
             requested=requested,
             declared=parsed_script.metric_files,
             watched=watched,
+            searched_values=job.defaults.values(),
         )
 
     values = "its defaults" if origin.text else "the command's values"

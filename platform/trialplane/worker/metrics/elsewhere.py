@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trialplane.job.program import MetricSource
 from trialplane.worker.metrics.names import LineMetrics, similar_name
@@ -23,6 +24,12 @@ _TIME_LIMIT = 2.0  # seconds for the search, which may take little more
 MOST_ENTRIES = 5_000  # entries of the folders that are searched
 _MAX_FILES = 3  # files in a message
 _MAX_NAMES = 5  # metrics of each file in a message
+_LETTER = re.compile(r"[^\W\d_]")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+# A date, perhaps with a time, and a number as long as a time in seconds or a process ID: 2026-01-31_12-00-00, 1769860800.
+_STAMP = re.compile(
+    r"(?<!\d)(?:20\d\d([-_.]?)\d\d\1\d\d(?:[-_.T ]{0,2}\d\d[-_.h]?\d\d(?:[-_.m]?\d{2,})?)?|\d{5,})(?:\.\d+)?(?!\d)"
+)
 
 
 class MetricFile(NamedTuple):
@@ -49,6 +56,7 @@ def advice(
     read_sources: Sequence[MetricSource],
     is_own: Callable[[Path], bool],
     original_content: Callable[[Path], bytes],
+    values: Collection[Any],
 ) -> list[str]:
     """Return messages that name files with metrics, each with the line of job.yaml that reads its file.
 
@@ -61,10 +69,11 @@ def advice(
         read_sources: Sources that the job reads, which it keeps.
         is_own: Returns whether the program has written a file that the job does not read.
         original_content: Returns the content that a file had before the program ran.
+        values: Values of the trial's parameters.
     """
     missing_advice: dict[str, str] = {}  # source in job.yaml → message on a file with a missing metric
     other_advice: dict[str, str] = {}  # source in job.yaml → message on a file with other metrics
-    for metric_file in metric_files(folder, names, is_own, original_content):
+    for metric_file in metric_files(folder, names, is_own, original_content, values=values):
         path, source, values = metric_file.path.relative_to(folder), metric_file.source, metric_file.values
         if source is None:
             remedy = "print the metric, or for a script write `capture: wandb`"
@@ -107,6 +116,7 @@ def metric_files(
     is_own: Callable[[Path], bool],
     original_content: Callable[[Path], bytes],
     declared: Sequence[str] = (),
+    values: Collection[Any] = (),
 ) -> Iterator[MetricFile]:
     """Yield each file with metrics. The search ends after `_TIME_LIMIT`.
 
@@ -116,6 +126,7 @@ def metric_files(
         is_own: Returns whether the program has written a file.
         original_content: Returns the content that a file had before the program ran.
         declared: Relative paths of files that are searched first, with wildcards.
+        values: Values of parameters, which may be parts of the names of files.
     """
     deadline = time.monotonic() + _TIME_LIMIT
     declared_files = dict.fromkeys(_declared_files(folder, declared))
@@ -125,7 +136,7 @@ def metric_files(
         with contextlib.suppress(OSError):  # the file was removed meanwhile
             if not is_own(file):
                 continue
-            source = _source(file, folder)
+            source = _source(file, folder, values, is_own)
             if source is not None and not _is_too_long(file, source):
                 metric_file = _read(file, source, names, original_content(file), deadline)
                 if metric_file.values:
@@ -182,14 +193,30 @@ def _files(folder: Path) -> Iterator[Path]:
             return
 
 
-def _source(file: Path, folder: Path) -> MetricSource | None:
-    """Return the source that would read a file; None if no source reads files with its suffix."""
+def _source(file: Path, folder: Path, values: Collection[Any], is_own: Callable[[Path], bool]) -> MetricSource | None:
+    """Return the source that would read a file, also that of another trial; None if no source reads files with its suffix.
+
+    What may differ in the name of another trial's file is a wildcard, unless the program has written several such files.
+    """
     if "tfevents" in file.name:
         return MetricSource("tensorboard")
     if file.suffix not in _TEXT_SUFFIXES:
         return None
-    *parents, name = file.relative_to(folder).parts
-    numbered = [index for index, part in enumerate(parents) if any(map(str.isdigit, part))]
-    if numbered:  # in the next trial this folder may have another number in its name
-        parents = ["**", *parents[numbered[-1] + 1 :]]
+    parents = file.relative_to(folder).parts[:-1]
+    changing = [index for index, part in enumerate(parents) if any(map(str.isdigit, part)) or _pattern(part, values) != part]
+    if changing:
+        parents = ("**", *parents[changing[-1] + 1 :])
+    name = f"{_pattern(file.stem, values)}{file.suffix}"
+    if name != file.name and [other for other in file.parent.glob(name) if is_own(other)] != [file]:
+        name = file.name
     return MetricSource("file", path="/".join([*parents, name]))
+
+
+def _pattern(name: str, values: Collection[Any]) -> str:
+    """Return the name of a file or folder with a wildcard for each part that is a time stamp, a long number or a value."""
+    pattern, texts = _STAMP.sub("*", name), {str(value) for value in values}
+    numbers = {abs(float(text)) for text in texts if _NUMBER.fullmatch(text.removeprefix("-"))}
+    for text in sorted(filter(_LETTER.search, texts), key=len, reverse=True):
+        pattern = re.sub(rf"(?<![^\W_]){re.escape(text)}(?![^\W_])", "*", pattern, flags=re.IGNORECASE)
+    pattern = _NUMBER.sub(lambda match: "*" if float(match[0]) in numbers else match[0], pattern)
+    return re.sub(r"\*+", "*", pattern)

@@ -14,7 +14,8 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from trialplane.job import mlflow_names
 from trialplane.job.program import MetricSource, Program
@@ -68,6 +69,7 @@ class Reader:
         code: Folder of the job's code. `folder` is a copy of it if the program runs in its code. The content that a file
             has there is not read as the trial's.
         stop: Rules that end the trial.
+        params: Parameters of the trial.
 
     Attributes:
         log: File of the trial's output.
@@ -86,13 +88,14 @@ class Reader:
         start_time: float,
         code: Path | None = None,
         stop: Iterable[StopRule] = (),
+        params: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.log = log
         self.newest: dict[str, float] = {}
         self.finite: dict[str, float] = {}
         self.late_reports: list[Report] = []
         self.remarks: list[str] = []
-        self._names, self._stop = program.names, tuple(stop)
+        self._names, self._stop, self._values = program.names, tuple(stop), tuple(params.values())
         self._reported: set[str] = set()  # metrics that the program reports itself, which are not read
         self._owners: dict[str, Source] = {}  # metric → the source from which it is read
         self._event_folders: dict[str, set[Path]] = {}  # metric of event files → the folders of these files
@@ -348,6 +351,7 @@ class Reader:
                 declarations,
                 lambda file: file not in files_read and self._is_own(file),
                 self._original_content,
+                self._values,
             )
             sentences += [self._listing(metrics), "see `platform docs scripts`"]
         return "; ".join([*sentences, *self.remarks])
