@@ -609,6 +609,26 @@ def test_the_numbers_of_a_program_are_parameters(platform, written: Path, text: 
     assert set(job.search.parameters) == {"lr"} and job.arguments is not None and job.arguments.file == name
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("python src/fit.py with 'kind'='lstm' lr=0.1", "src/fit.py with kind={kind} lr={lr}"),
+        ("kind=gru python src/fit.py with +kind='lstm' lr=0.1", "kind=gru python src/fit.py with +kind={kind} lr={lr}"),
+        ("python -O src/fit.py kind=lstm lr=0.1 | cat", 'python -O src/fit.py kind={kind} lr={lr} "$@" | cat'),
+        ("Rscript fit.R --kind lstm --lr 0.1", "Rscript fit.R --kind {kind} --lr {lr}"),
+        ("echo --kind=lstm --lr=0.1 kinds=lstm", "echo --kind={kind} --lr={lr} kinds=lstm"),
+    ],
+)
+def test_a_text_of_a_command_is_searched_if_the_user_names_it(platform, written: Path, line: str, words: str) -> None:
+    write(written, {"fit.py": "import sys\nprint(sys.argv)\n"})
+    options = ("--space", "kind=lstm,gru", "--space", "lr=0.01..1", "--objective", "loss:min", "--no-smoke")
+    result = platform("init", "--from", line, *options)
+    assert result.exit_code == 0, result.output
+    job = job_in(".")
+    assert words in " ".join(command_of(job)), command_of(job)
+    assert job.search.enqueue == ({"kind": "lstm", "lr": 0.1},)
+
+
 def test_a_notebook_becomes_a_script(platform, written: Path) -> None:
     cells = [
         ("markdown", "# lr = 9"),

@@ -233,6 +233,41 @@ def without_switches(text: str, names: Iterable[str]) -> tuple[str, dict[str, st
     return text, flags
 
 
+def with_texts(text: str, names: Collection[str], *, has_script: bool) -> str:
+    """Return a command line with {NAME=VALUE} for the texts that set some parameters: `model='lstm'`, `--kernel rbf`.
+
+    Numbers are parameters already. The text behind a flag is left to the script that declares the flag, if there is one.
+
+    Args:
+        text: Command line.
+        names: Names of the parameters.
+        has_script: Whether the command calls a Python script.
+    """
+    keys = {_key(name): name for name in names}
+    spans: list[tuple[int, int, str]] = []  # start and end of a word, and its replacement
+    for command in _simple_commands(text):
+        words = command.words[len(_leading_words([word.text for word in command.words])) + 1 :]
+        for word, next_word in itertools.zip_longest(words, words[1:]):
+            flag, equals, value = word.text.partition("=")
+            name = keys.get(_key(flag.lstrip("-+")), "")
+            has_flag = flag.startswith("-")
+            if not name or (has_flag and has_script):
+                continue
+            if equals and (placeholder := _text_placeholder(name, value)):
+                spans.append((word.start, word.end, f"{flag}={placeholder}"))
+            elif not equals and has_flag and next_word and (placeholder := _text_placeholder(name, next_word.text)):
+                spans.append((next_word.start, next_word.end, placeholder))
+    for start, end, replacement in reversed(spans):
+        text = text[:start] + replacement + text[end:]
+    return text
+
+
+def _text_placeholder(name: str, value: str) -> str:
+    """Return {NAME=VALUE} for a text without spaces, quotation marks or syntax of the shell; "" for other values."""
+    is_plain = re.fullmatch(r"[\w./:@+-]+", value) is not None
+    return f"{{{name}={value}}}" if is_plain and isinstance(_value(value), str) else ""
+
+
 def script_without_arguments(text: str) -> str:
     """Return the Python script that a command line starts without arguments, as `python train.py` does.
 
