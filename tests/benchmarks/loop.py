@@ -62,8 +62,9 @@ def measure(place: Workplace) -> Iterator[Row]:
             samples.append(seconds)
         storage = place.scratch / f"loop-{number}.db"
         optuna.append(place.time_command([sys.executable, "-c", PEER, str(storage)]))
-        imports = place.time_command([sys.executable, "-c", "import torch"])
-        with_torch.append(_submit(place, f"loop-torch-{number}", f"import torch\n{CODE}")[0] - imports)
+        torch = place.heavy("torch")
+        imports = place.time_command([sys.executable, "-c", torch])
+        with_torch.append(_submit(place, f"loop-torch-{number}", torch + CODE)[0] - imports)
         later_prompt.append(_submit(place, f"loop-long-{number}", CODE, LONG)[1])
     study = f"a study of {TRIALS} trials of 40 ms, `--local`"
     yield Row("loop", f"{study}, from `submit` to the first trial", "s", tuple(first), goal=Goal(value=3))

@@ -39,7 +39,7 @@ FIGURES = {
 # Figures of one process: their runs have one home, whose MLflow takes seconds to make.
 TOGETHER = ["loop", "checkpoints", "selfplay"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("forked_exporters")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("forked_commands")]
 
 
 @pytest.mark.parametrize("names", [TOGETHER, *([name] for name in FIGURES if name not in TOGETHER)], ids="-".join)

@@ -73,6 +73,10 @@ class Workplace:
         """Number of rounds."""
         return self.rounds or self.size(full, quick)
 
+    def heavy(self, *modules: str) -> str:
+        """Statements that import modules because it takes seconds; a quick run has none."""
+        return "" if self.quick else "".join(f"import {module}\n" for module in modules)
+
     def environment(self) -> dict[str, str]:
         """Of every child: ours and the peers' alike."""
         return {
