@@ -83,6 +83,8 @@ def _platform(place: Workplace, games: int, params: dict[str, Any]) -> float:
     """The same of an iteration of the platform."""
     platform, run = str(Path(sys.executable).with_name("platform")), f"selfplay-{secrets.token_hex(4)}"
     options = [f"--set=params.{name}={value}" for name, value in params.items()]
+    if place.quick:  # games need no more, and each slot imports it
+        options.append("--set=preload=[torch]")
     counts = ["--workers", str(WORKERS), "--games", str(games), "--iterations", "1"]
     job = str(ROOT / "jobs" / "selfplay")
     place.output([platform, "submit", "collect", job, "--local", "--name", run, *counts, *options], timeout=1800)
