@@ -164,7 +164,7 @@ def test_the_program_becomes_its_command_or_says_why_not(tmp_path: Path, mlflow_
 def test_modules_that_an_exporter_does_without_can_be_inspected() -> None:
     """As libraries do that look for their callers."""
     code = "lean_imports.install(); import mlflow.genai, inspect; inspect.getmodule(inspect.currentframe())"
-    program = [sys.executable, "-c", f"from trialplane.exporter import lean_imports; {code}"]
+    program = [sys.executable, "-c", f"from trialplane.training import lean_imports; {code}"]
     ended = subprocess.run(program, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 
 def _exporter(store: str) -> Callable[[], int]:
-    from trialplane.exporter import lean_imports
+    from trialplane.training import lean_imports
 
     lean_imports.install()  # as an exporter does first
 

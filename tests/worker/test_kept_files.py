@@ -7,6 +7,7 @@ a whole study (tests/study/test_kept_files.py), and what the gateway refuses (te
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -98,6 +99,13 @@ def test_links_are_not_followed(place: Place, tmp_path: Path) -> None:
 
 def test_a_trial_that_has_left_nothing_lacks_nothing(place: Place) -> None:
     shutil.rmtree(place.files)
+    assert place.send() == FilesSent()
+
+
+def test_no_large_library_is_imported(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pandas", "pyarrow", "scipy"):
+        (tmp_path / f"{name}.py").write_text("import os; os._exit(3)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     assert place.send() == FilesSent()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 if __name__ == "__main__":
-    from trialplane.exporter import lean_imports
+    from trialplane.training import lean_imports
 
     lean_imports.install()  # before MLflow is imported
 

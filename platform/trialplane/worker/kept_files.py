@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.training import mlflow_runs, process
+from trialplane.training import lean_imports, mlflow_runs, process
 from trialplane.wire import env, escapes, messages, paths, records
 from trialplane.worker import trial
 
@@ -69,6 +69,7 @@ def main() -> None:
     os.dup2(2, 1)  # MLflow may print to standard output
     process.end_with_parent()
     os.nice(_NICENESS)
+    lean_imports.install()  # before MLflow is imported
     message = messages.decode(sys.stdin.buffer.read(), messages.SEND_FILES)
     try:
         answer = _send_to_run(message.number, f"{sys.argv[1]}/files")

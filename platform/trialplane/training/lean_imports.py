@@ -1,4 +1,4 @@
-"""Leaves out parts of MLflow that no export uses: they would be almost half of an exporter's start."""
+"""Leaves out parts of MLflow that processes which only write to it do not use: they would be almost half of the start."""
 
 from __future__ import annotations
 
