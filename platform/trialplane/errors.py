@@ -284,16 +284,21 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     candidates if there are at most 12, else "".
     """
     ordered = sorted(candidates)
-    # Without the dashes of flags, which are no similarity.
-    candidate_by_bare_name = {name.lstrip("-"): name for name in ordered}
-    bare_word = word.lstrip("-")
-    is_comparable = len(bare_word) <= _LONGEST_NAME
-    close = difflib.get_close_matches(bare_word, candidate_by_bare_name, n=3, cutoff=0.5) if is_comparable else []
-    if close:
-        return f"did you mean {' or '.join(candidate_by_bare_name[name] for name in close)}?"
+    if names := similar(word, ordered):
+        return f"did you mean {' or '.join(names)}?"
     if 0 < len(ordered) <= _MOST_LISTED:
         return f"there are: {', '.join(ordered)}"
     return ""
+
+
+def similar(word: str, candidates: Iterable[str]) -> list[str]:
+    """Return up to three candidates that are similar to a name, the most similar first."""
+    # Without the dashes of flags, which are no similarity.
+    candidate_by_bare_name = {name.lstrip("-"): name for name in sorted(candidates)}
+    bare_word = word.lstrip("-")
+    is_comparable = len(bare_word) <= _LONGEST_NAME
+    close = difflib.get_close_matches(bare_word, candidate_by_bare_name, n=3, cutoff=0.5) if is_comparable else []
+    return [candidate_by_bare_name[name] for name in close]
 
 
 def counted(number: float, noun: str) -> str:

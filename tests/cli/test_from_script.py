@@ -164,22 +164,62 @@ def test_the_user_says_which_value_of_the_objective_counts(platform, written: Pa
     assert "value counts" not in Path("src/job.yaml").read_text()
     Path("src/job.yaml").unlink()
     result = platform("init", "--from", str(written / "fit.py"), "--objective", f"val_auc2:max:{of}")
-    assert f"; `--objective auc:max:{of}` at submit picks one that it did show;" in result.stderr, result.output
+    assert f"--objective auc:max:{of}`; if other values show val_auc2" in result.stderr, result.output
 
 
-def test_an_objective_that_the_run_has_not_shown_is_used_and_named(platform, written: Path) -> None:
-    (written / "fit.py").write_text("import fire\ndef main(lr=0.1): ...\nfire.Fire(main)\n" + BODY)
-    result = platform("init", "--from", str(written / "fit.py"), "--objective", "auc:max")
-    assert result.exit_code == 0, result.output
-    assert (made().objectives[0].metric, made().objectives[0].direction) == ("auc", "maximize")
-    assert "objective: auc, maximized (one run did not show it)" in result.stderr
-    assert "; `--objective val_acc:max` at submit picks one that it did show;" in result.stderr
-    assert "\n# pruner: asha # not used: one run did not show auc" in Path("src/job.yaml").read_text()
-    Path("src/job.yaml").unlink()
-    text = BODY.replace("val_acc=", "auc=0.0 acc=")
+@pytest.mark.parametrize(
+    ("printed", "requested", "remedy"),
+    [
+        (
+            "val_acc=0.5 train_loss=0.25",
+            "bleu:max",
+            "`platform init --from src/fit.py --space lr=0.1..1 --objective METRIC:max` with one of its metrics "
+            "(train_loss, val_acc)",
+        ),
+        (
+            "auc=0.0 acc=0.5 train_loss=0.25",
+            "test_acc:max",
+            "`platform init --from src/fit.py --space lr=0.1..1 --objective acc:max`",
+        ),
+        (
+            "val_mse=0.25",
+            "val_rmse:min",
+            "`platform init --from src/fit.py --space lr=0.1..1 --objective val_mse:min`",
+        ),
+    ],
+    ids=["no similar one", "of other data", "similar"],
+)
+def test_an_objective_that_a_run_has_disproved_is_refused(
+    platform, written: Path, printed: str, requested: str, remedy: str
+) -> None:
+    """The job is written, as other values may show the metric."""
+    text = BODY.replace("val_acc=0.5 train_loss=0.25", printed)
     (written / "fit.py").write_text(f"import fire\ndef main(lr=0.1): ...\nfire.Fire(main)\n{text}")
-    result = platform("init", "--from", str(written / "fit.py"), "--objective", "test_acc:max")
-    assert "; `--objective acc:max` at submit picks one that it did show;" in result.stderr, result.output
+    result = platform("init", "--from", "src/fit.py", "--space", "lr=0.1..1", "--objective", requested)
+    assert result.exit_code == 1, result.output
+    metric = requested.partition(":")[0]
+    assert f"objective: {metric}, " in result.stderr and "(one run did not show it" in result.stderr
+    said = f"its trials will fail without {metric}: remove src/job.yaml and type {remedy}; if other values show {metric}, `pl"
+    assert said in result.stderr, result.output
+    assert made().objectives[0].metric == metric
+    assert f"\n# pruner: asha # not used: one run did not show {metric}" in Path("src/job.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("print('val_acc=0.5')", ["--no-smoke"]),
+        ("print('val_acc=0.5', flush=True)\ntime.sleep(60)", ["--smoke-seconds", "1"]),
+        ("import wandb\nprint('val_acc=0.5')", []),
+        ("", []),
+    ],
+    ids=["no run", "a run that was stopped", "W&B", "no metrics"],
+)
+def test_an_objective_that_no_run_has_disproved_is_used(platform, written: Path, line: str, words: list[str]) -> None:
+    write(written, {"fit.py": f"import fire, time\ndef main(lr=0.1): ...\nfire.Fire(main)\n{line}\n"})
+    result = platform("init", "--from", "src/fit.py", "--objective", "bleu:max", *words)
+    assert result.exit_code == 0 and "objective: bleu, maximized" in result.stderr, result.output
+    assert "its trials will fail" not in result.stderr
 
 
 def test_a_number_of_any_name_is_a_metric_if_the_user_names_it(platform, written: Path) -> None:

@@ -121,14 +121,14 @@ def create_job(source: str, file: Path, folder: Path) -> int:
     return report_readiness(folder, errors.counted(len(imported.notes), "note"))
 
 
-def report_readiness(folder: Path, summary: str, options: str = "", *, has_failed: bool = False) -> int:
+def report_readiness(folder: Path, summary: str, options: str = "", failure: str = "") -> int:
     """Print whether a new job passes the checks of `submit`, and return the exit code.
 
     Args:
         folder: Folder of the job.
         summary: Beginning of the printed line.
         options: Options that `submit` needs.
-        has_failed: Whether the script failed when it ran once, which was printed.
+        failure: Why its trials will fail, with what to do and the condition on which it can run; "" if they should not.
     """
     try:
         job, required = planning.check_job(folder)
@@ -140,9 +140,8 @@ def report_readiness(folder: Path, summary: str, options: str = "", *, has_faile
     for issue in requirements.unmet_issues(required):
         output.note(str(issue))
     command = f"platform submit {job.kind} {shell_path(folder)}{options} --local"
-    failure = "its trials will fail as the run above did; when that is mended, " if has_failed else ""
-    output.note(f"{summary}; {failure}`{command}` runs the job")
-    return EXIT_RUN_FAILED if has_failed else EXIT_OK
+    output.note(f"{summary}; {f'{failure}, ' if failure else ''}`{command}` runs the job")
+    return EXIT_RUN_FAILED if failure else EXIT_OK
 
 
 def shell_path(folder: Path) -> str:

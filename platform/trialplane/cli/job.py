@@ -73,8 +73,8 @@ def init_command(
     With --from SCRIPT in place of NAME, create a job.yaml beside the script. The script's arguments are found by starting it
     until it parses them (argparse, click, typer, tyro, LightningCLI), or in its source (Hydra, fire, and the configurators
     of nanoGPT and minGPT). The space is guessed from them, and marked as a guess. Then the script runs once with its
-    defaults, for at most a minute, to find its metrics. If that run fails, the job.yaml is still written, and the exit code
-    is 1.
+    defaults, for at most a minute, to find its metrics. If that run fails, or ends with other metrics than --objective, the
+    job.yaml is still written, and the exit code is 1.
 
     A shell script, a Makefile, an MLproject or a command line is started as it is: its numbers are the parameters,
     and a value of a command that is written as {NAME=VALUE}, also as a part: `--layers 1,1,{width=64}`. Of a notebook, or a

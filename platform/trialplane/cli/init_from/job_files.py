@@ -26,8 +26,7 @@ def write_files(
     summary: str,
     new_files: Sequence[NewFile] = (),
     submit_options: str = "",
-    *,
-    has_failed: bool = False,
+    failure: str = "",
 ) -> int:
     """Write job.yaml and the files that the job needs, and print whether the job can run.
 
@@ -37,7 +36,7 @@ def write_files(
         summary: Sentence about the job.
         new_files: The other files.
         submit_options: Options that `platform submit` needs for the job.
-        has_failed: Whether the script failed when it ran once.
+        failure: Why its trials will fail, see `importing.report_readiness`.
 
     Returns:
         The exit code.
@@ -60,7 +59,7 @@ def write_files(
         f"{importing.shell_path(folder / load.FILE)} is written; "
         f"`platform validate {importing.shell_path(folder)}` checks it"
     )
-    return importing.report_readiness(folder, summary, submit_options, has_failed=has_failed)
+    return importing.report_readiness(folder, summary, submit_options, failure)
 
 
 def heading(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,6 +43,14 @@ class Request:
     def command(self, source: str) -> str:
         """Return the command that makes the job of a file or a command line, with the options that the user typed."""
         return " ".join(filter(None, (INIT, shlex.quote(source), self.typed)))
+
+    def with_objective(self, metric: str) -> Request:
+        """Return the options with another metric to optimize in place of the typed one."""
+        words = shlex.split(self.typed)
+        index = words.index("--objective") + 1
+        direction = re.sub(r".*?(?=:(?:max|min)[a-z:]*$)", "", words[index])
+        words[index] = f"{metric}{direction}"
+        return dataclasses.replace(self, typed=shlex.join(words))
 
     @property
     def typed_options(self) -> str:
@@ -86,6 +95,11 @@ class Origin:
     new_files: tuple[NewFile, ...] = ()
     call: script.Call | None = None
     started_commands: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """The file or the command line as the user types it."""
+        return str(self.file) if self.text else self.title
 
     @property
     def short_title(self) -> str:

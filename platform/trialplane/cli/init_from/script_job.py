@@ -79,11 +79,13 @@ class Objective(NamedTuple):
         source: Source that the metric is read from.
         fields: Field `objective` of job.yaml: `metric`, `direction`, and `of` if the user names it.
         reason: Reason for the choice, for a comment.
+        similar: Metrics of the run that the user may mean by one that it has not shown, the likeliest first.
     """
 
     source: MetricSource
     fields: dict[str, str]
     reason: str
+    similar: Sequence[str] = ()
 
     @property
     def metric(self) -> str:
@@ -854,9 +856,11 @@ def _requested_objective(job: ScriptJob, requested: Mapping[str, str], result: s
     if guess.is_held_out(metric):  # `accuracy` may be that of `train_accuracy`, and has its value then
         training_values = {value for name, value in values.items() if guess.is_of_training(name)}
         values = {name: value for name, value in values.items() if value not in training_values}
-    hint = errors.nearest(metric, values)
-    similar = f"; {hint}" if hint.endswith("?") else ""
-    return Objective(likely_source, dict(requested), f"one run did not show it{similar}")
+    others = [name for name in values if not guess.is_measure(name) or guess.direction(name) == requested["direction"]]
+    similar = [name for name in others if similar_name(metric, [name]) or similar_name(name, [metric])]
+    similar = similar or errors.similar(metric, others)
+    hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
+    return Objective(likely_source, dict(requested), f"one run did not show it{hint}", similar)
 
 
 def placeholder_message(job: ScriptJob, result: smoke.Smoke, file: str) -> tuple[str, str]:

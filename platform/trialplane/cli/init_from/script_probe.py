@@ -1054,7 +1054,7 @@ def _unknown_names(names: Collection[str], declared: Declared, title: str) -> li
 
 def _is_similar(name: str, known_names: Collection[str]) -> bool:
     """Return whether a name may be a misspelled known one."""
-    return errors.nearest(name, known_names).endswith("?")  # did you mean lr?
+    return bool(errors.similar(name, known_names))
 
 
 def _names_with_hints(

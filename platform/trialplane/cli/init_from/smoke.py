@@ -193,7 +193,7 @@ def run(
         metrics[source] = {**metrics.get(source, {}), **file_metrics}
         lines.setdefault(source, []).append(file_lines)
     seen_names = {spelling(name) for source_metrics in metrics.values() for name in source_metrics}
-    shows_similar = any(errors.nearest(spelling(name), seen_names).endswith("?") for name in requested)  # or the same
+    shows_similar = any(errors.similar(spelling(name), seen_names) for name in requested)  # or the same
     if requested and process_end.code == 0 and not shows_similar:
         _add_unnamed_metric(output, re.sub(r"\W", "_", requested[0]), metrics, unnamed_steps)
     failure = ""

@@ -39,7 +39,6 @@ from trialplane.plan import pack as packing
 from trialplane.wire import escapes
 from trialplane.wire.declared import Declared, Option
 from trialplane.worker import shipping
-from trialplane.worker.metrics.names import similar_name
 
 # Styles of scripts that may have a settings file, too.
 _WITH_SETTINGS = (Style.UNKNOWN, Style.GLOBALS, Style.ENVIRONMENT, Style.PARSED)
@@ -89,7 +88,8 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
     )
     job, result, summary, options = _make_job(origin, parsed_script, start, file_with_values, packed.data, request)
     yaml_text = script_job.yaml_text(job, result)
-    exit_code = job_files.write_files(folder, yaml_text, summary, origin.new_files, options, has_failed=bool(result.failure))
+    failure = _trial_failure(origin, job, result, job_file, request)
+    exit_code = job_files.write_files(folder, yaml_text, summary, origin.new_files, options, failure)
     _, unread_remarks = script_job.metric_sources(job, result)
     for message in filter(None, (*unread_remarks, script_job.pruner_message(job, result))):
         output.note(message)
@@ -149,7 +149,7 @@ def _make_job(
         parsed_script, declared, file_with_values = parameters
         files_above.refuse_missing_module(declared.failure, origin, parsed_script, start, request)
         request = dataclasses.replace(request, space=script_probe.declared_space(request.space, declared))
-        typed = request.command(str(origin.file) if origin.text else origin.title)
+        typed = request.command(origin.source)
         script_probe.refuse_unknown(request.space, copy, parsed_script, declared, title, origin.started_commands, typed)
         job = _build_job(origin, parameters, start, request)
         if request.with_smoke and not job.missing:
@@ -496,7 +496,7 @@ def _run_smoke(
     if job.command:
         result = _without_mlflow(result, title)
     longer = max(_LONGER_RUN, 2 * limit)
-    command = f"{request.command(str(origin.file) if origin.text else origin.title)} --smoke-seconds {longer:.0f}"
+    command = f"{request.command(origin.source)} --smoke-seconds {longer:.0f}"
     _print_result(title, result, job_folder, requested, command, _code_texts(copy, parsed_script))
     return job, result
 
@@ -565,13 +565,10 @@ def _summary(
         names = list(dict.fromkeys(script_job.metric_names(result)))
         direction = objective.fields["direction"]
         other_names = [name for name in names if guess.direction(name) == direction and not guess.is_of_training(name)]
-        similar_names = (
-            name for name in other_names if similar_name(objective.metric, [name]) or similar_name(name, [objective.metric])
-        )
-        other_name = next(similar_names, "") or guess.possible_objective(other_names)
+        other_name = next(iter(objective.similar), "") or guess.possible_objective(other_names)
         if len(names) > 1 and request.objective is None:
             summary += "; `--objective METRIC:min` or `:max` at submit picks another metric"
-        elif objective.metric not in names and other_name:
+        elif objective.metric not in names and other_name and not _lacks_objective(job, result):
             of = f":{objective.fields['of']}" if "of" in objective.fields else ""
             option = f"--objective {shlex.quote(other_name)}:{direction[:3]}{of}"
             summary += f"; `{option}` at submit picks one that it did show"
@@ -583,6 +580,32 @@ def _summary(
     if result.failure and origin.text:
         summary += f"; if it needs other arguments, {script_probe.BY_COMMAND}"
     return summary, options
+
+
+def _trial_failure(origin: Origin, job: ScriptJob, result: smoke.Smoke, job_file: Path, request: Request) -> str:
+    """Return why the trials of a job will fail, by its run, and what to do, see `importing.report_readiness`; "" if unknown."""
+    if result.failure:
+        return "its trials will fail as the run above did; when that is mended"
+    objective = script_job.best_objective(job, result)
+    if objective is None or not _lacks_objective(job, result):
+        return ""
+    names = smoke.shown_names(result.metrics.values())
+    other_name = next(iter(objective.similar), "METRIC")
+    command = request.with_objective(other_name).command(origin.source)
+    choice = "" if objective.similar else f" with one of its metrics ({errors.shortened(', '.join(names), 300)})"
+    remedy = f"remove {importing.shell_path(job_file)} and type `{command}`{choice}"
+    return f"its trials will fail without {objective.metric}: {remedy}; if other values show {objective.metric}"
+
+
+def _lacks_objective(job: ScriptJob, result: smoke.Smoke) -> bool:
+    """Return whether a run that ended well showed other metrics than the one that the user names.
+
+    W&B's calls may depend on an option that is off in this run.
+    """
+    objective = script_job.best_objective(job, result)
+    names = script_job.metric_names(result)
+    has_ended_well = result.was_run and result.ended and not result.failure
+    return has_ended_well and not job.uses_wandb and bool(names) and objective is not None and objective.metric not in names
 
 
 def _hydra_folder(file: Path, parsed_script: Script) -> Path:
