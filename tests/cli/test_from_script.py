@@ -199,7 +199,9 @@ def test_an_objective_that_a_run_has_disproved_is_refused(
     assert result.exit_code == 1, result.output
     metric = requested.partition(":")[0]
     assert f"objective: {metric}, " in result.stderr and "(one run did not show it" in result.stderr
-    said = f"its trials will fail without {metric}: remove src/job.yaml and type {remedy}; if other values show {metric}, `pl"
+    said = (
+        f"its trials will fail without {metric}: remove src/job.yaml and type {remedy}; if other values show {metric}, `pl"
+    )
     assert said in result.stderr, result.output
     assert made().objectives[0].metric == metric
     assert f"\n# pruner: asha # not used: one run did not show {metric}" in Path("src/job.yaml").read_text()
@@ -220,6 +222,26 @@ def test_an_objective_that_no_run_has_disproved_is_used(platform, written: Path,
     result = platform("init", "--from", "src/fit.py", "--objective", "bleu:max", *words)
     assert result.exit_code == 0 and "objective: bleu, maximized" in result.stderr, result.output
     assert "its trials will fail" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (
+            "print(f'Train: {1:.2f}, Val: {val_rmse:.2f}')",
+            "name a metric that it prints; `platform submit hpo src --objective Val:min",
+        ),
+        ("print('Val:', score)", "and :min if Val is an error; `platform submit hpo src --objective Val:max"),
+        ("print(f'Loss: {1:.2f}, Train: {1:.2f}, Val: {val_rmse:.2f}')", "objective: Val, minimized"),
+        ("print(f'Loss: {1:.2f}, Train: {1:.2f}, Val: {score:.2f}')", "objective: Val, maximized"),
+    ],
+)
+def test_a_metric_named_by_its_data_alone_is_what_the_script_computes(
+    platform, written: Path, printed: str, said: str
+) -> None:
+    (written / "fit.py").write_text(f"lr = 0.1\nscore = val_rmse = 0.5\n{printed}\n")
+    result = platform("init", "--from", "src/fit.py")
+    assert said in result.stderr, result.output
 
 
 def test_a_number_of_any_name_is_a_metric_if_the_user_names_it(platform, written: Path) -> None:

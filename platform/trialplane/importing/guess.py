@@ -10,6 +10,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from trialplane.importing import search
@@ -431,21 +432,25 @@ def _round(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
+def objective(metrics: Mapping[str, float], expressions: Mapping[str, str] = MappingProxyType({})) -> dict[str, str] | None:
     """Return an objective among metrics that a script has printed. None if none of them is named as a loss or a score.
 
     The first metric with the highest `objective_rank` is the objective. Beside a loss of unnamed data, and a metric named
-    only by the training data, it is one named only by held-out data, which must be a score: `Val` of
-    `Loss: 0.9, Train: 0.7, Val: 0.6`. That of `Train Loss: 0.9, Val: 0.8` may be a loss.
+    only by the training data, it is one named only by held-out data, which is another measure: `Val` of
+    `Loss: 0.9, Train: 0.7, Val: 0.6`. That of `Train Loss: 0.9, Val: 0.8` may be the loss.
+
+    Args:
+        metrics: The metrics.
+        expressions: Metric named only by held-out data → expression in the script that is its value, as `val_rmse`.
     """
     best = max(filter(is_measure, metrics), key=objective_rank, default=None)
     if best is None:
         return None
-    held_out_score = data_alone(metrics)
+    held_out_metric = data_alone(metrics)
     has_train_alone = any(_words(name) and _words(name) <= _TRAINING for name in metrics)
     is_loss_of_unnamed_data = bool(_words(best) & _LOSSES) and not names_data(best)
-    if held_out_score and has_train_alone and is_loss_of_unnamed_data:
-        return {"metric": held_out_score, "direction": "maximize"}
+    if held_out_metric and has_train_alone and is_loss_of_unnamed_data:
+        return {"metric": held_out_metric, "direction": direction(expressions.get(held_out_metric, ""))}
     return {"metric": best, "direction": direction(best)}
 
 

@@ -753,7 +753,7 @@ def best_objective(job: ScriptJob, result: smoke.Smoke) -> Objective | None:
     objectives = [
         Objective(source, guessed, f"guessed from the metrics of one run{stopped}")
         for source, metrics in result.metrics.items()
-        if (guessed := guess.objective(metrics)) is not None
+        if (guessed := guess.objective(metrics, result.expressions)) is not None
     ]
     # `max` returns the first of equals.
     return max(
@@ -867,9 +867,12 @@ def placeholder_message(job: ScriptJob, result: smoke.Smoke, file: str) -> tuple
     """Return a message that the objective in a job's file is a placeholder, and the option of `submit` that replaces it."""
     reason, remedy = _placeholder_remark(job, result)
     metrics = metric_names(result)
-    metric = shlex.quote(guess.possible_objective(metrics) or "METRIC")
-    direction = "max" if guess.data_alone(metrics) else "min"  # `Val` alone is usually an accuracy
-    return f"{reason}, so the objective in {file} is a placeholder: {remedy}", f" --objective {metric}:{direction}"
+    metric = guess.possible_objective(metrics) or "METRIC"
+    is_of_data = bool(guess.data_alone(metrics))  # `Val` alone is usually an accuracy
+    direction = guess.direction(result.expressions.get(metric, metric)) if is_of_data else "minimize"
+    remedy += f", and :min if {metric} is an error" if is_of_data and direction == "maximize" else ""
+    option = f" --objective {shlex.quote(metric)}:{direction[:3]}"
+    return f"{reason}, so the objective in {file} is a placeholder: {remedy}", option
 
 
 def _placeholder_remark(job: ScriptJob, result: smoke.Smoke) -> tuple[str, str]:

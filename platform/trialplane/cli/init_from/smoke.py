@@ -87,6 +87,7 @@ class Smoke:
         only_in_bars: Names of printed metrics that occur only in progress bars.
         read: Those of the watched files that it has read.
         held_out: Requested metric that lines print for several sets of data → its name for the held-out one.
+        expressions: Metric named only by held-out data → expression in the script that is its value, as `val_rmse`.
         was_run: Whether the script was run, now or earlier. If not, there are no metrics.
     """
 
@@ -100,6 +101,7 @@ class Smoke:
     only_in_bars: Collection[str] = ()
     read: Collection[str] = ()
     held_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    expressions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     was_run: bool = True
 
     def series(self, source: MetricSource, metric: str) -> Series | None:
@@ -212,6 +214,7 @@ def run(
         in_bars - in_lines,
         read,
         held_out,
+        {metric: prints.expression(metric, python_texts(folder)) for metric in filter(None, [guess.data_alone(values)])},
     )
 
 

@@ -583,7 +583,7 @@ def _summary(
 
 
 def _trial_failure(origin: Origin, job: ScriptJob, result: smoke.Smoke, job_file: Path, request: Request) -> str:
-    """Return why the trials of a job will fail, by its run, and what to do, see `importing.report_readiness`; "" if unknown."""
+    """Return why trials will fail as the run shows, and what to do, see `importing.report_readiness`; "" if unknown."""
     if result.failure:
         return "its trials will fail as the run above did; when that is mended"
     objective = script_job.best_objective(job, result)
