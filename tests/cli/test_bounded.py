@@ -35,6 +35,11 @@ def shell(script: str, folder: Path, longest: float = 300.0) -> bounded.ProcessE
     return bounded.run(["sh", "-c", script], folder, environ, folder / "output.log", longest)
 
 
+def test_a_program_that_cannot_be_started_has_failed(tmp_path: Path) -> None:
+    process_end = bounded.run(["./fit", "--lr", "0.1"], tmp_path, {}, tmp_path / "output.log", 300.0)
+    assert (process_end.code, process_end.cause) == (127, "./fit: No such file or directory")
+
+
 def is_released(descriptor: int) -> bool:
     return bool(select.select([descriptor], [], [], 60.0)[0]) and os.read(descriptor, 1) == b""
 

@@ -320,6 +320,45 @@ print(f"val_loss={values['model']['C']}")
 """
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("make && make fit", "bash -c make && ./fit --lr {lr}"),
+        ("make all; A=x make fit", "bash -c make all; A=x ./fit --lr {lr}"),
+        ("make && make score", "bash -c make && make score LR={LR}"),
+    ],
+)
+def test_a_program_is_built_before_the_target_of_make_that_runs_it(platform, command: str, expected: str) -> None:
+    rules = "all: fit.sh\n\tcp fit.sh fit\nfit:\n\t./fit --lr 0.1\nscore:\n\t./fit --lr $(LR)\n"
+    write(Path(), {"Makefile": f"LR = 0.1\n{rules}", "fit.sh": "#!/bin/sh\necho loss: $2\n"})
+    Path("fit.sh").chmod(0o755)
+    result = platform("init", "--from", command)
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert " ".join(command_of(job_in("."))) == expected
+
+
+@pytest.mark.parametrize(
+    ("makefile", "command", "remedy"),
+    [
+        ("fit:\n\tpython fit.py --lr 0.1\n", "make fit.py LR=0.1", "type `platform init --from fit.py --no-smoke`"),
+        ("fit:\n\t./fit\n", "make -j 2 src LR=0.1", "name a target, as in `platform init --from 'make fit' --no-smoke`"),
+        (None, "make src LR=0.1", "give the command that you type today"),
+    ],
+)
+def test_a_file_that_make_has_no_rule_for_is_refused(platform, makefile: str | None, command: str, remedy: str) -> None:
+    write(Path(), {"fit.py": PRINTS, "src/fit.c": "", **({"Makefile": makefile} if makefile else {})})
+    result = platform("init", "--from", command, "--no-smoke")
+    file = "fit.py" if "fit.py" in command else "src"
+    assert f"make has no rule for {file}, and would run nothing; {remedy}" in result.stderr, result.output
+    assert result.exit_code == 2 and not Path("job.yaml").exists()
+
+
+@pytest.mark.parametrize("rules", ["include rules.mk\n", "%: %.c\n\tcc $<\n", "$(DIR): all\n"])
+def test_a_file_that_make_may_have_a_rule_for_is_made(platform, rules: str) -> None:
+    write(Path(), {"Makefile": rules, "rules.mk": "", "src/fit.c": ""})
+    assert platform("init", "--from", "make src LR=0.1", "--no-smoke").exit_code == 0
+
+
 @pytest.mark.parametrize("command", ["PYTHONPATH=src make", "env PYTHONPATH=src make fit", "make", "Makefile"])
 def test_a_target_of_make_stands_for_a_command_whose_settings_file_has_the_parameters(platform, command: str) -> None:
     makefile = "F = b.yaml\nfit:\n\t@python fit.py $(F)\nclean:\n\trm -r data\n"
@@ -1103,7 +1142,8 @@ def test_no_metric_of_training_is_proposed_for_one_of_held_out_data(platform, wr
     file = written / "fit.py"
     file.write_text("lr = 0.1\nprint('loss training: 1.27')\n")
     result = platform("init", "--from", str(file), "--objective", "test_loss:min")
-    assert "objective: test_loss, minimized (one run did not show it); `platform submit" in result.stderr, result.output
+    assert "objective: test_loss, minimized (one run did not show it); its trials" in result.stderr, result.output
+    assert "--objective METRIC:min` with one of its metrics (training_loss)" in result.stderr
     Path("src/job.yaml").unlink()
     file.write_text("lr = 0.1\nprint('accuracy train: 0.71 test: 0.58')\n")
     result = platform("init", "--from", str(file), "--objective", "accuracy_test:max")

@@ -40,8 +40,13 @@ _MLPROJECT = "MLproject"
 MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
 _TARGETS = ("train", "fit", "training", "run", "main", "all")
 _QUOTED = r"""(?:'[^']*'|"[^"]*"|[^\s;&|()'"])*"""  # a word, of which parts may be quoted
-# PYTHONPATH=src make train CONFIG=a.yaml
-_MAKE = re.compile(rf"(?P<head>(?:env +)?(?:[A-Za-z_]\w*={_QUOTED} +)*)make(?P<words>(?:\s[^|&;<>$`*?\n]*)?)")
+_PLAIN = r"[^|&;<>$`*?\n]"  # a character without a meaning for the shell
+# make && PYTHONPATH=src make train CONFIG=a.yaml
+_MAKE = re.compile(
+    rf"(?P<before>(?:{_PLAIN}+(?:&&|;) *)*)(?P<head>(?:env +)?(?:[A-Za-z_]\w*={_QUOTED} +)*)make(?P<words>(?:\s{_PLAIN}*)?)"
+)
+_CHANGES_FOLDER = re.compile(r"\b(?:cd|pushd)\b")
+_UNKNOWN_RULES = re.compile(r"^(?:[^\t#=:]*[%$]|-?s?include\b)", re.MULTILINE)  # whose targets are not in the text
 _TARGET = re.compile(r"^([\w.-]+)[ \t]*:(?!=)", re.MULTILINE)  # train: data
 _MAKE_VARIABLE = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?]?=[ \t]*([^\s#$]+)[ \t]*(?:#.*)?$", re.MULTILINE)  # LR ?= 0.1
 _SILENT = re.compile(r"#|echo\b|$")  # a line of a recipe that trains nothing
@@ -748,16 +753,17 @@ def _key(name: str) -> str:
 def made_command(command: str, makefile: str) -> RecipeCommand:
     """Return the command with parameters that `make` or `make TARGET` stands for; an empty one for any other command.
 
-    The parameters are the numeric variables in the target's recipe, given to make, or else the arguments of a command in
-    the recipe. Variables before `make` are also before that command, and those that make gets have their values there. A
-    command of make with numbers stays as it is: these are the parameters.
+    Commands before it, as of `make && make run`, stay as they are. The parameters are the numeric variables in the target's
+    recipe, given to make, or else the arguments of a command in the recipe. Variables before `make` are also before that
+    command, and those that make gets have their values there. A command of make with numbers stays as it is: these are the
+    parameters.
 
     Args:
         command: Command line.
         makefile: Text of the Makefile; "" without one.
     """
-    match = _MAKE.fullmatch(command)  # with the groups `PYTHONPATH=src ` and ` train CONFIG=a.yaml`
-    if match is None or not makefile or has_parameters(command):
+    match = _MAKE.fullmatch(command)  # with the groups `make && `, `PYTHONPATH=src ` and ` train CONFIG=a.yaml`
+    if match is None or not makefile or has_parameters(command) or _CHANGES_FOLDER.search(match["before"]):
         return RecipeCommand()
     words = _split_words(match["words"])
     typed = _assignments(words)
@@ -769,14 +775,36 @@ def made_command(command: str, makefile: str) -> RecipeCommand:
     if variables := _make_variables(makefile, target):
         defaults = {option.name: option.default for option in variables if option.name not in typed}
         assignments = [f"{name}={value}" for name, value in {**typed, **defaults}.items()]
-        return RecipeCommand(match["head"] + shlex.join(["make", target, *assignments]))
+        return RecipeCommand(match["before"] + match["head"] + shlex.join(["make", target, *assignments]))
     recipe_command = _recipe_command(makefile, target, typed)
-    if not match["head"] or not recipe_command.text:
+    if not recipe_command.text:
         return recipe_command
     text = f"{match['head']}{recipe_command.text}"
-    if set(recipe_command.text) & set("&|;"):  # of which only the first command would get the variables
+    if match["head"] and set(recipe_command.text) & set("&|;"):  # of which only the first command would get the variables
         text = f"export {match['head'].removeprefix('env ').strip()} && {recipe_command.text}"
-    return recipe_command._replace(text=text)
+    return recipe_command._replace(text=f"{match['before']}{text}")
+
+
+def unmade_names(command: str, makefile: str) -> list[str]:
+    """Return the names after `make` for which a Makefile has no rule; [] for any other command, or if it may have rules.
+
+    Args:
+        command: Command line.
+        makefile: Text of the Makefile; "" without one.
+    """
+    match = _MAKE.fullmatch(command)
+    if match is None or match["before"] or _UNKNOWN_RULES.search(makefile):
+        return []
+    names = [word for word in _split_words(match["words"]) if not word.startswith("-") and not _ASSIGNMENT.fullmatch(word)]
+    rules = (rule for line in makefile.splitlines() if (rule := _RULE.match(line)) is not None)
+    made_names = {target for rule in rules for target in rule["targets"].split()}
+    return [name for name in names if name not in made_names]
+
+
+def training_target(makefile: str) -> str:
+    """Return the target of a Makefile that trains by its name, or else the first one; "" without a target."""
+    targets = _targets(makefile)
+    return _training_target(targets) or next(iter(targets), "")
 
 
 def makefile_command(makefile: str) -> RecipeCommand:

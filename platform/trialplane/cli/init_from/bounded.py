@@ -23,6 +23,7 @@ _INTERVAL = 0.2  # seconds between measurements of the memory
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 _TAIL = 64 << 10  # bytes at the end of the output that are searched for the cause of a failure
 _MAX_CAUSE = 300  # characters
+_NOT_STARTED = 127  # exit code that a shell has for a program that it cannot start
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception)(?::|$)")  # last line of a traceback
 # That of a launcher, such as accelerate or torchrun, which follows that of the script.
 _LAUNCHER_ERROR = re.compile(r"[\w.]*(?:CalledProcessError|ChildFailedError)\b")
@@ -95,15 +96,19 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
     peak_memory = 0  # bytes
     code: int | None = None
     with log.open("wb") as output, _kill_descendants():
-        child = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**os.environ, **environ},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        try:
+            child = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, **environ},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:  # there is no such program, or it may not be executed
+            output.write(f"{error.filename}: {error.strerror}\n".encode())
+            return ProcessEnd(_NOT_STARTED, time.monotonic() - start_time, log)
         try:
             while code is None and (remaining := start_time + timeout - time.monotonic()) > 0:
                 peak_memory = max(peak_memory, sessions.resident_memory(child.pid, limit=peak_memory))

@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from trialplane.cli import output
-from trialplane.cli.init_from import calls, files_above, from_file, settings_file, writing
+from trialplane.cli.init_from import calls, files_above, from_file, script_probe, settings_file, writing
 from trialplane.cli.init_from.request import Origin, Request
-from trialplane.errors import SpecError
+from trialplane.errors import InputError, SpecError
 from trialplane.importing import dvc, launcher, script, script_folder, wrapper
 from trialplane.job import credentials, load
 
@@ -136,6 +136,8 @@ def _make_of_other_form(command_line: str, existing_call: script.Call | None, re
     Raises:
         InputError, SpecError: See `from_file.make`.
     """
+    makefile_text = next((script_folder.source(Path(name)) for name in launcher.MAKEFILES if Path(name).is_file()), "")
+    _refuse_unmade_file(command_line, makefile_text, request)
     script_file = launcher.script_without_arguments(command_line)
     if script_file:  # such a command is the same as its script
         script_file = existing_call.script if existing_call is not None else script_file
@@ -146,9 +148,28 @@ def _make_of_other_form(command_line: str, existing_call: script.Call | None, re
         return make_of_command(f"{assignment} {command_line}", request)
     if notebook_file := launcher.executed_notebook(command_line):
         return from_file.make(Path(notebook_file), request)
-    makefile_text = next((script_folder.source(Path(name)) for name in launcher.MAKEFILES if Path(name).is_file()), "")
     recipe_command = launcher.made_command(command_line, makefile_text)
     return _make_of_recipe(command_line, recipe_command, request) if recipe_command.text else None
+
+
+def _refuse_unmade_file(command_line: str, makefile_text: str, request: Request) -> None:
+    """Check that a command does not make an existing file without a rule, which would run nothing.
+
+    Raises:
+        InputError: It does. The message has the command for the file if it is a script, or else for a target.
+    """
+    names = launcher.unmade_names(command_line, makefile_text)
+    file = next((Path(name) for name in names if script_folder.exists(Path(name))), None)
+    if file is None:
+        return
+    target = launcher.training_target(makefile_text)
+    if file.suffix == ".py" or launcher.is_launcher(file):
+        remedy = f"type `{request.command(str(file))}`"
+    elif target:
+        remedy = f"name a target, as in `{request.command(f'make {target}')}`"
+    else:
+        remedy = script_probe.BY_COMMAND
+    raise InputError(f"make has no rule for {file}, and would run nothing; {remedy}; nothing was changed")
 
 
 def make_of_makefile(file: Path, request: Request) -> int:
