@@ -643,11 +643,13 @@ def test_of_a_run_that_failed_only_a_known_metric_is_the_objective(
         (f"x = {'-' * 20_000}1\n", "is not Python: it is nested too deeply for Python's parser"),
         (
             "import argparse\nimport no_such_library\nargparse.ArgumentParser().parse_args()\n",
-            "No module named 'no_such_library'",
+            "No module named 'no_such_library'; install it, and type this again; nothing was changed",
         ),
         (
             "import argparse\ndef never(parser): parser.parse_args()\n",
-            "ended before it read its arguments: it ended without reading any",
+            "ended before it read its arguments: it ended without reading any; type this again when it reads them; or, if "
+            "it needs other arguments, give the command that you type today, in quotes, with its numbers: `platform init "
+            "--from 'python src/fit.py --lr 0.1'`; nothing was changed",
         ),
         (
             "import hydra\n@hydra.main(config_name='none')\ndef main(cfg): ...\n",

@@ -168,7 +168,7 @@ def _refuse_unmade_file(command_line: str, makefile_text: str, request: Request)
     elif target:
         remedy = f"name a target, as in `{request.command(f'make {target}')}`"
     else:
-        remedy = script_probe.BY_COMMAND
+        remedy = script_probe.by_command()
     raise InputError(f"make has no rule for {file}, and would run nothing; {remedy}; nothing was changed")
 
 

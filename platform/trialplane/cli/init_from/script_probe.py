@@ -32,9 +32,6 @@ from trialplane.wire.declared import Declared, Option
 _LONGEST_PROBE = 120.0  # seconds until a script reads its arguments, with its imports
 _MISSING_LIBRARY = ("ModuleNotFoundError", "ImportError")  # start of a failure
 _LONGEST_REASON = 400  # characters at the end of Hydra's output in a message
-BY_COMMAND = (
-    "give the command that you type today, in quotes, with its numbers: `platform init --from 'python train.py --lr 0.1'`"
-)
 _BY_PARAMS = (
     'write `from trialplane import params` at its top and `params().get("NAME", VALUE)` in place of a value, and run this '
     "with --set arguments=none"
@@ -157,7 +154,9 @@ def _parsed_parameters(
     if guess.space(parsed_script.values) and not lacks_library:
         output.note(f"{copy.file.name} read no arguments: {reason}; so parameters replace the values in its text")
         return as_globals(parsed_script), Declared(parsed_script.values)
-    remedy = f"if it takes --NAME=VALUE, this runs it: {_submit_command(copy.file)}; or {BY_COMMAND}"
+    remedy = f"type this again when it reads them; or, if it needs other arguments, {by_command(copy.file)}"
+    if lacks_library:
+        remedy = "install it, and type this again"
     raise InputError(
         f"{copy.file.name} ended before it read its arguments: {reason}{log_clause}; {remedy}; nothing was changed"
     )
@@ -894,13 +893,21 @@ def _advice(copy: ScriptCopy) -> str:
         f"{file.name} uses no known parser, and assigns no single value that looks worth searching. "
         f"If it takes --NAME=VALUE, this searches it: {_submit_command(file)}; if it takes NAME=VALUE, with --set "
         "arguments=hydra; if it takes values alone, with --set 'arguments=[\"{NAME}\"]'; if NAME has one single value in "
-        f"its text, with --set arguments=globals; or {BY_COMMAND}. If none of these holds, {_BY_PARAMS}"
+        f"its text, with --set arguments=globals; or {by_command(file)}. If none of these holds, {_BY_PARAMS}"
     )
 
 
 def _reads_wandb_config(text: str) -> bool:
     """Return whether a script has its parameters in wandb.config only: neither arguments nor bindings of gin."""
     return "wandb.config" in text and not script.ARGUMENTS.search(text) and not _GIN.search(text)
+
+
+def by_command(file: Path = Path("train.py")) -> str:
+    """Return the clause that says how a job is made of a script that gets arguments, or of another program."""
+    command = f"python {importing.shell_path(file)} --lr 0.1"
+    return (
+        f"give the command that you type today, in quotes, with its numbers: `platform init --from {shlex.quote(command)}`"
+    )
 
 
 def _submit_command(file: Path, further_options: str = "", *, space: str = "NAME") -> str:

@@ -578,7 +578,7 @@ def _summary(
         message, options = script_job.placeholder_message(job, result, os.path.relpath(job_file))
         summary += f"; {message}"
     if result.failure and origin.text:
-        summary += f"; if it needs other arguments, {script_probe.BY_COMMAND}"
+        summary += f"; if it needs other arguments, {script_probe.by_command(origin.file)}"
     return summary, options
 
 
