@@ -338,6 +338,31 @@ def test_a_program_is_built_before_the_target_of_make_that_runs_it(platform, com
 
 
 @pytest.mark.parametrize(
+    ("before", "behind", "removed"),
+    [
+        ("nohup ", " > log.txt 2>&1 &", "`nohup` and `> log.txt 2>&1 &`"),
+        ("nohup ", " &>> log.txt </dev/null &", "`nohup` and `&>> log.txt </dev/null &`"),
+        ("", " 2>&1 | tee -a log.txt", "`2>&1 | tee -a log.txt`"),
+        ("", " |& tee log.txt &", "`&` and `|& tee log.txt`"),
+    ],
+)
+def test_a_trial_waits_for_the_command_and_has_its_output(platform, before: str, behind: str, removed: str) -> None:
+    write(Path(), {"fit.py": PRINTS})
+    result = platform("init", "--from", f"A=x {before}python fit.py --lr 0.5 --layers 2{behind}")
+    assert result.exit_code == 0 and f"{removed}: left out of the command, because" in result.stderr, result.output
+    assert "its metrics: val_loss" in result.stderr and job_in(".").metrics is None
+    assert " ".join(command_of(job_in("."))) == "env A=x python fit.py --lr {lr} --layers {layers}"
+
+
+@pytest.mark.parametrize("command", ["python fit.py --lr 0.5 && echo '& '", "python fit.py --lr 0.5 > log.txt"])
+def test_other_parts_of_a_command_stay(platform, command: str) -> None:
+    write(Path(), {"fit.py": PRINTS})
+    result = platform("init", "--from", command, "--no-smoke")
+    assert result.exit_code == 0 and "left out" not in result.stderr
+    assert command_of(job_in("."))[2] == command.replace("0.5", '{lr} "$@"')
+
+
+@pytest.mark.parametrize(
     ("makefile", "command", "remedy"),
     [
         ("fit:\n\tpython fit.py --lr 0.1\n", "make fit.py LR=0.1", "type `platform init --from fit.py --no-smoke`"),
@@ -570,7 +595,7 @@ def test_the_command_for_a_settings_file_names_that_of_the_option_whose_default_
         ("python fit.py --config conf/b.json --lr 0.2", "python fit.py --lr 0.2 --config conf/a.json"),
         ("python fit.py --lr 0.2 --config=conf/b.json", "python fit.py --lr 0.2 --config conf/a.json"),
         ("python fit.py -c 'conf/b.json'", "python fit.py -c conf/a.json"),
-        ("python fit.py | tee log", ""),
+        ("python fit.py | cat", ""),
         ("cd . && python fit.py", ""),
         ("book.ipynb", ""),
     ],

@@ -90,6 +90,13 @@ _NOTEBOOK_PROGRAM = re.compile(
 _PAPERMILL_PARAMETERS = frozenset(
     ["-p", "--parameters", "-r", "--parameters_raw", "-f", "--parameters_file", "-y", "--parameters_yaml", "-b"]
 )
+_FILE = r"[^\s|&;<>()]+"
+# Parts of a command line that let it run on without a terminal, and keep its output: nohup, `> log.txt 2>&1 &`, `| tee log`.
+_IN_BACKGROUND = re.compile(r"(?P<head>(?:env +)?(?:[A-Za-z_]\w*=\S* +)*)(?P<program>(?:nohup|setsid) +)")
+_AT_END = (
+    re.compile(rf"(?:\s+(?:\d?>>?|&>>?|<)\s*(?:&\d|{_FILE}))*\s*(?<!&)&\s*$"),
+    re.compile(rf"(?:\s+2>&1)?\s*\|&?\s*tee(?:\s+-\S+)*\s+{_FILE}\s*$"),
+)
 _NUMBER_TYPES = ("float", "int")  # types of an MLproject that are also kinds of an option
 
 
@@ -271,6 +278,23 @@ def _text_placeholder(name: str, value: str) -> str:
     """Return {NAME=VALUE} for a text without spaces, quotation marks or syntax of the shell; "" for other values."""
     is_plain = re.fullmatch(r"[\w./:@+-]+", value) is not None
     return f"{{{name}={value}}}" if is_plain and isinstance(_value(value), str) else ""
+
+
+def without_own_log(text: str) -> tuple[str, list[str]]:
+    """Return a command line that a trial waits for, with its output, and the parts that were removed for this.
+
+    They are nohup, `&` at the end with the redirections before it, and a pipe to tee, whose exit code would replace that of
+    the program.
+    """
+    removed: list[str] = []
+    if (start := _IN_BACKGROUND.match(text)) is not None:
+        removed.append(start["program"].strip())
+        text = start["head"] + text[start.end() :]
+    for pattern in _AT_END:
+        if (end := pattern.search(text)) is not None:
+            removed.append(end[0].strip())
+            text = text[: end.start()]
+    return text, removed
 
 
 def script_without_arguments(text: str) -> str:

@@ -31,6 +31,10 @@ def make_of_command(command_line: str, request: Request) -> int:
     request = dataclasses.replace(request, secrets={**request.secrets, **secrets})
     if secrets:
         output.note(_secrets_message(list(secrets)))
+    command_line, removed_parts = launcher.without_own_log(command_line)
+    if removed_parts:
+        parts = " and ".join(f"`{part}`" for part in removed_parts)
+        output.note(f"{parts}: left out of the command, because a trial waits for its end, and has a log of its own")
     switches = [
         name
         for name, fields in request.space.items()
