@@ -10,6 +10,7 @@ import re
 
 LONGEST = 250  # characters
 _NAME = re.compile(r"[/\w.\- :]*")
+_POWER = re.compile(r"(?<=[^\W\d])\^(?=\d)")  # the sign in R^2
 
 
 def parameter(name: str) -> str:
@@ -18,8 +19,11 @@ def parameter(name: str) -> str:
 
 
 def metric(text: str) -> str:
-    """Return the name under which MLflow accepts a metric: NDCG_10 for NDCG@10. "" if no character of it is allowed."""
-    cleaned = re.sub(r"[^\w./ -]", "_", text).strip("/. ")
+    """Return the name under which MLflow accepts a metric: NDCG_10 for NDCG@10, R2 for R^2.
+
+    It is "" if no character of the text is allowed.
+    """
+    cleaned = re.sub(r"[^\w./ -]", "_", _POWER.sub("", text)).strip("/. ")
     return re.sub(r"/+", "/", cleaned)[:LONGEST]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as given
 
 from trialplane.worker.metrics import lines
-from trialplane.worker.metrics.names import Names
+from trialplane.worker.metrics.names import Names, similar_name
 
 NAMES = ("accuracy", "val_loss")
 
@@ -310,8 +310,8 @@ def test_a_metric_that_the_job_names_is_not_that_of_the_training_set_behind_its_
         ("time (s): 3", {}),
         ("RMSE train 0.5 test 0.6", {"train_RMSE": 0.5, "test_RMSE": 0.6}),
         ("Epoch 3 accuracy train 93.5 %, valid 91.5 %", {"train_accuracy": 93.5, "accuracy": 91.5}),
-        ("macro avg f1=0.83", {"macro_avg_f1": 0.83}),
-        ("R^2 = 0.91", {"R_2": 0.91}),
+        ("macro avg f1=0.83", {"f1_macro": 0.83}),
+        ("R^2 = 0.91", {"R2": 0.91}),
     ],
 )
 def test_names_and_values_belong_together_by_their_positions(line: str, metrics: dict[str, float]) -> None:
@@ -326,7 +326,23 @@ def test_a_value_may_follow_of_and_precede_its_name() -> None:
 
 def test_a_power_is_a_spelling_of_a_name_with_a_digit() -> None:
     parse = lines.LineParser((), Names(("r2",))).parse
-    assert parse("R^2: 0.91").metrics["r2"] == parse("R^2 0.91").metrics["r2"] == 0.91
+    assert parse("R^2: 0.91").metrics == parse("R^2 0.91").metrics == {"r2": 0.91}
+    test_metrics = parse("Test R^2: 0.91").metrics
+    assert test_metrics == {"test_R2": 0.91} and similar_name("r2", test_metrics) == "test_R2"
+
+
+@pytest.mark.parametrize("name", ["f1_macro", "macro_f1", "macro avg F1"])
+@pytest.mark.parametrize(
+    "line", ["macro avg f1=0.83", "Macro F1: 0.83", "F1 (macro): 0.83", "f1_macro 0.83", "macro-averaged F1 is 0.83"]
+)
+def test_an_average_stands_before_a_name_or_behind_it(name: str, line: str) -> None:
+    assert lines.LineParser((), Names((name,))).parse(line).metrics[name] == 0.83
+    assert name not in lines.LineParser((), Names((name, "f1"))).parse("micro avg f1=0.7, f1=0.6").metrics
+    names = ("test_macro_f1", "macro roc auc", "samples_per_second")
+    metrics = (
+        lines.LineParser((), Names(names)).parse("Test: macro F1 0.5, macro ROC AUC 0.6, samples per second 0.7").metrics
+    )
+    assert [metrics[name] for name in names] == [0.5, 0.6, 0.7]
 
 
 def test_a_text_in_an_object_moves_no_step() -> None:

@@ -24,6 +24,7 @@ has_data_set = re.compile(rf"{DATA_SET}[_/ ]").match
 _SHORT_WORDS = {"validation": "val", "valid": "val", "training": "train", "testing": "test", "accuracy": "acc"}
 _SHORT_WORDS |= {"evaluation": "eval", "development": "dev", "validate": "val", "validating": "val"}
 _SHORT_WORDS |= {"evaluate": "eval", "evaluating": "eval"}
+_AVERAGES = ("macro", "micro", "weighted", "samples")
 _LONGEST_BEGINNING = 100  # characters of a name before its last words
 _MOST_AMBIGUOUS = 20  # names of a metric in nested objects
 
@@ -75,9 +76,9 @@ class Names:
         self.requested = {key: name for name in requested for key in (name.lower(), name.lower().replace(" ", "_"))}
         self.ambiguous: dict[str, tuple[str, ...]] = {}
         self.mixed: dict[str, str] = {}
-        # Of each name of several words: the name, its last word, and the expression that finds it at the end of a text.
+        # Of each name of several words: the name, its words, and the expression that finds it at the end of a text.
         self._long_names = [
-            (name, words[-1].lower(), re.compile(rf"(?<!\w){spelling(name)}$", re.IGNORECASE))
+            (name, tuple(map(str.lower, words)), re.compile(rf"(?<!\w){spelling(name)}$", re.IGNORECASE))
             for name in requested
             if len(words := words_of(name)) > 1
         ]
@@ -94,7 +95,9 @@ class Names:
         lower_name = name.lower()
         step_name = lower_name.replace(" ", "_")
         step_rank = self._steps.index(step_name) if step_name in self._steps else -1
-        meaning = Meaning(self.requested.get(lower_name) or mlflow_names.metric(name), step_rank)
+        metric = mlflow_names.metric(name)
+        requested = self.requested.get(lower_name) or self.requested.get(metric.lower())
+        meaning = Meaning(requested or metric, step_rank)
         if len(self._cache) < _MAX_NAMES:
             self._cache[name] = meaning
         return meaning
@@ -106,8 +109,8 @@ class Names:
         """
         last_words = line[begin:end].lower()
         begins: dict[int, str] = {}  # position in the line → the name that begins there
-        for name, last_word, pattern in self._long_names:
-            if last_words.endswith(last_word):  # as for few parts, so the slower search is skipped
+        for name, words, pattern in self._long_names:
+            if last_words.endswith(words):  # as for few parts, so the slower search is skipped
                 match = pattern.search(line, max(0, begin - _LONGEST_BEGINNING), end)
                 if match is not None and match.start() < begin:
                     begins[match.start()] = name
@@ -196,9 +199,19 @@ def words_of(name: str) -> list[str]:
 
 
 def spelling(name: str) -> str:
-    """Return an expression that matches a name with any signs between its words: `acc1` also as `Acc@1`, `r2` as `R^2`."""
-    words = (re.sub(r"(?<=[^\W\d])(?=\d)", "[@^]?", word) for word in words_of(name))
-    return r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
+    """Return an expression that matches a name with any signs between its words: `acc1` also as `Acc@1`, `r2` as `R^2`.
+
+    The kind of an average stands before the other words or behind them: `f1_macro` is also `macro avg F1`.
+    """
+    words = [re.sub(r"(?<=[^\W\d])(?=\d)", "[@^]?", word) for word in words_of(name)]
+    averages = [word for word in words if word.lower() in _AVERAGES]
+    others = [word for word in words if word.lower() not in (*_AVERAGES, "avg", "average", "averaged")]
+    between = r"(?:['’]s\b)?[\s_./@'’-]*"
+    if len(averages) != 1 or not others:
+        return between.join(words)
+    average = rf"{averages[0]}(?:{between}av(?:g|eraged?)\b)?"
+    orders = (words, [average, *others], [*others, average])
+    return rf"(?:{'|'.join(between.join(order) for order in orders)})"
 
 
 def synonyms(name: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from trialplane.worker.metrics.numerals import CALL_PREFIX, LIST_PREFIX, NUMBER,
 _OTHER_KIND = r"[aA]dj(?:usted|\.)?|[bB]alanced|PR|pr"
 _KIND = rf"{DATA_SET}|{_OTHER_KIND}"
 _POSSESSIVE = r"['’]s"  # `training's l2: 0.3   valid_1's l2: 0.5`
-_AVERAGE = r"(?:macro|micro|weighted|samples) avg"  # `macro avg f1`; if the job names `f1`, this is one
+_AVERAGE = r"(?:macro|micro|weighted|samples) avg"  # `macro avg f1` is f1_macro; if the job names `f1`, this is one
 _PAIR = re.compile(
     rf"(?<![\w./@^`-])(?:({DATA_SET}(?:(?=[ _])|(?:_\d{{1,3}})?(?={_POSSESSIVE} ))|(?:{_OTHER_KIND}|{_AVERAGE})(?= ))"
     rf"(?:{_POSSESSIVE})?[ _])?"
@@ -208,8 +208,8 @@ def _full_name(pair: _Pair, names: Names, data_set: str) -> str:
         return names.in_data_set(pair.name, data_set)
     if is_data_set(pair.data_set):
         return names.of_data_set(pair.name, pair.data_set.lower())
-    kind = pair.data_set.lower().replace(" ", "_")
-    return names.in_data_set(f"{kind}_{pair.name}", data_set)
+    kind, *average = pair.data_set.lower().split()
+    return names.in_data_set(f"{pair.name}_{kind}" if average else f"{kind}_{pair.name}", data_set)
 
 
 class Spelling(NamedTuple):
