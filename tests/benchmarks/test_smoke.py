@@ -42,12 +42,6 @@ TOGETHER = ["loop", "checkpoints", "selfplay"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("forked_commands")]
 
 
-@pytest.fixture(autouse=True)
-def _patient_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Ray's processes have more than 30 s to start, which a busy machine needs."""
-    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")
-
-
 @pytest.mark.parametrize("names", [TOGETHER, *([name] for name in FIGURES if name not in TOGETHER)], ids="-".join)
 def test_figures_give_complete_rows(names: list[str], tmp_path: Path) -> None:
     if "ledger" in names:
