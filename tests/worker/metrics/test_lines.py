@@ -209,6 +209,30 @@ def test_lines_of_training_beside_those_of_held_out_data_lack_the_metric_that_th
     assert names.mixed == {"ppl": "eval_ppl"}
 
 
+def test_lines_of_batches_beside_those_of_epochs_lack_the_metric_that_the_job_names() -> None:
+    names = Names(("acc_1",))
+    parse = lines.LineParser((), names).parse
+    epoch = ("Epoch 1 Step 10/12 lr 0.05 acc@1 0.6", "Epoch 1 Step 12/12 lr 0.05 acc@1 0.7", "Epoch 1 acc@1 0.3")
+    values = [parse(line).metrics.get("acc_1") for line in (*epoch, *epoch, *epoch)]
+    assert values == [0.6, 0.7, 0.3, 0.6, 0.7, 0.3, None, None, 0.3]
+    assert parse("50%|#| 1/2 [00:05<00:00, 11.3it/s, acc_1=0.9]").metrics == {}
+    assert names.mixed == {"acc_1": ""}
+
+
+def test_lines_of_batches_alone_have_the_metric_that_the_job_names() -> None:
+    names = Names(("loss",))
+    parse = lines.LineParser((), names).parse
+    batch = "Epoch [1/5], Step [100/600], Loss: 0.5"
+    assert [parse(line).metrics for line in (batch, batch, batch, "Epoch 1 Loss: 0.4", batch)] == [
+        {"loss": 0.5},
+        {"loss": 0.5},
+        {"loss": 0.5},
+        {"loss": 0.4},
+        {"loss": 0.5},
+    ]
+    assert names.mixed == {}
+
+
 @pytest.mark.parametrize(
     "prefix",
     [

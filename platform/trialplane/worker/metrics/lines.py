@@ -32,6 +32,7 @@ one only for `steps.Steps`, as it must be counted through all bars.
 from __future__ import annotations
 
 import collections
+import enum
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -111,6 +112,14 @@ class Epochs:
         return self._before + line.step
 
 
+class _Kind(enum.IntEnum):
+    """Kinds of lines with the same metric, the best first."""
+
+    HELD_OUT = 0  # below the heading of a set of data
+    EPOCH = 1  # with one step
+    BATCH = 2  # with a step in an epoch, or a progress bar
+
+
 class LineParser:
     """Finds the metrics of a program's output, line by line.
 
@@ -131,9 +140,8 @@ class LineParser:
         self._patterns = [re.compile(pattern) for pattern in patterns]
         self._spellings = {} if patterns else {name: pairs.spellings_of(name) for name in names.requested.values()}
         self._rows = Rows()
-        self._held_out_names: dict[str, str] = {}  # metric → its name in the last of these lines
-        self._held_out_counts = collections.Counter[str]()  # metric → lines with the heading of a set of held-out data
-        self._training_counts = collections.Counter[str]()  # metric → other lines with a step
+        self._kind_counts = collections.Counter[tuple[str, _Kind]]()  # metric and kind of line → lines
+        self._held_out_names: dict[str, str] = {}  # metric → its name in the last line of held-out data
         self._table = Table(names) if names.requested and not patterns else None
 
     def parse(self, line: str) -> LineMetrics:
@@ -160,7 +168,7 @@ class LineParser:
         line_metrics = self._text_metrics(line)
         if line_metrics.step is None and not self._names.has_own_step:
             line_metrics = _add_named_step(line_metrics, line)
-        return self._without_training(self._without_arguments(line_metrics._replace(bar=bar), line), line)
+        return self._without_other_kinds(self._without_arguments(line_metrics._replace(bar=bar), line), line)
 
     def parse_object(self, text: str) -> LineMetrics:
         """Return the metrics and the step of an object in several lines."""
@@ -202,29 +210,39 @@ class LineParser:
         lists_arguments = argument_count > 1 and (2 * argument_count > count or _SWITCH.search(line) is not None)
         return self._names.keep_requested(line_metrics) if lists_arguments else line_metrics
 
-    def _without_training(self, line_metrics: LineMetrics, line: str) -> LineMetrics:
-        """Return a line without the metrics of training that lines of held-out data have, too.
+    def _without_other_kinds(self, line_metrics: LineMetrics, line: str) -> LineMetrics:
+        """Return a line without the metrics that lines of a better kind have, too: those of held-out data come first.
 
-        The `ppl` of `epoch 1 | 50/92 batches | ppl 7.05` is one if there are lines as `eval checkpoint 1 | ppl 1.86`. A line
-        without a set of data and without a step may be the result of the program.
+        The `ppl` of `epoch 1 | 50/92 batches | ppl 7.05` is none if there are lines as `eval checkpoint 1 | ppl 1.86`, or as
+        `epoch 1 | ppl 1.93`. A line without a set of data and without a step may be the result of the program.
         """
         names = [name for name in self._spellings if name in line_metrics.metrics and not has_data_set(name)]
         if not names:
             return line_metrics
         is_bar, headings = line_metrics.bar is not None, headings_of(line)
-        if headings and not is_bar:  # how often a bar is read depends on time
-            self._held_out_counts.update(names)
-            data_set = headings[-1].data_set
-            self._held_out_names |= {name: self._names.of_data_set(name, data_set) for name in names}
-        if headings or (line_metrics.step is None and not is_bar):
+        if headings:
+            kind = _Kind.HELD_OUT
+            self._held_out_names |= {name: self._names.of_data_set(name, headings[-1].data_set) for name in names}
+        elif is_bar or line_metrics.epoch is not None:
+            kind = _Kind.BATCH
+        elif line_metrics.step is not None:
+            kind = _Kind.EPOCH
+        else:
             return line_metrics
-        mixed = [name for name in names if self._held_out_counts[name] > 1]
-        left_out = {name for name in mixed if is_bar or self._training_counts[name] > 1}
-        if not is_bar:
-            self._training_counts.update(names)
-        self._names.mixed |= {name: self._held_out_names[name] for name in left_out}
+        left_out = {name for name in names if self._has_better_kind(name, kind, is_bar=is_bar)}
+        if not is_bar:  # how often a bar is read depends on time
+            self._kind_counts.update((name, kind) for name in names)
+        self._names.mixed |= {name: self._held_out_names.get(name, "") for name in left_out}
         metrics = {name: value for name, value in line_metrics.metrics.items() if name not in left_out}
         return line_metrics._replace(metrics=metrics)
+
+    def _has_better_kind(self, name: str, kind: _Kind, *, is_bar: bool) -> bool:
+        """Return whether a metric is left out of a line of some kind, because lines of a better kind have it, too.
+
+        A single line of the better kind, or of this one, may be an exception, such as a result.
+        """
+        better_count = sum(self._kind_counts[name, better] for better in _Kind if better < kind)
+        return better_count > 1 and (is_bar or self._kind_counts[name, kind] > 1)
 
 
 def _shortened(line: str) -> str:

@@ -68,7 +68,8 @@ class Names:
 
     Attributes:
         ambiguous: Metric that the job names → its names in nested objects if there are several; the first one counts.
-        mixed: Metric that the job names → its name on held-out data, if lines of training have it, too.
+        mixed: Metric that the job names and that lines of several kinds have → its name on the held-out data that counts; ""
+            if those of whole epochs do.
     """
 
     def __init__(self, requested: Collection[str], step: str = "") -> None:

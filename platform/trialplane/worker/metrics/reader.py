@@ -141,8 +141,7 @@ class Reader:
         if ended:
             self.remarks += [_ambiguous_message(name, names) for name, names in self.ambiguous.items()]
             self.remarks += [
-                f"{name} is {held_out_name} but for its first values, as lines with a step and without a set of data have "
-                f"it, too: name {held_out_name} in the job, which they lack"
+                _mixed_message(name, held_out_name)
                 for source in self._sources
                 for name, held_out_name in source.names.mixed.items()
                 if self._is_read_from(name, source)
@@ -442,6 +441,16 @@ _SOURCE_NAMES: Mapping[str, str] = {
     "tensorboard": "its TensorBoard files",
     "wandb": "its W&B calls",
 }
+
+
+def _mixed_message(name: str, held_out_name: str) -> str:
+    """Return a message for the user about a metric that lines of several kinds have; "" as the name for whole epochs."""
+    if not held_out_name:
+        return f"{name} is that of whole epochs, except perhaps its first values: lines of batches have it, too"
+    return (
+        f"{name} is {held_out_name}, except perhaps its first values, as other lines have it, too: name {held_out_name} in "
+        "the job, which they lack"
+    )
 
 
 def _ambiguous_message(name: str, names: Sequence[str]) -> str:
