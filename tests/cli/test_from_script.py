@@ -130,9 +130,12 @@ def test_what_is_said_of_the_defaults_is_true(platform, written: Path, arguments
         default = repr(value) if value.isalpha() else value
         text += f"parser.add_argument({name!r}, type=type({default}), default={default})\n"
     (written / "fit.py").write_text(text + "parser.parse_args()\n")
-    assert platform("init", "--from", str(written / "fit.py"), "--no-smoke").exit_code == 0
+    result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
+    assert result.exit_code == 0, result.output
     made = Path("src/job.yaml").read_text().splitlines()
     assert [line for line in made if "tried first" in line or line.startswith("enqueue")] == lines
+    said = "\nweight-decay, 0.0 today, is outside of its range: no trial has today's value\n"
+    assert (said in result.stderr) == ("weight-decay" in arguments)
 
 
 def test_without_a_smoke_run_the_metric_is_a_guess(platform, written: Path) -> None:

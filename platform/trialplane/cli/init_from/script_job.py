@@ -707,13 +707,17 @@ def _enqueue_lines(job: ScriptJob) -> list[str]:
 
     It is only a comment if all of them are out of range; [] if there are no defaults.
     """
-    values = first_trial(job)
-    names_outside = [name for name in job.space if name in job.defaults and name not in values]
-    outside = "; ".join(f"{name}, {job.defaults[name]} today, is outside of its range" for name in names_outside)
+    values, outside = first_trial(job), outside_remark(job)
     if values:
         remark = f"today's values, tried first{f'; {outside}' if outside else ''}"
         return [_field_line("enqueue", [values], remark)]
     return [f"# Today's values are not tried first: {escapes.escape_controls(outside)}"] if outside else []
+
+
+def outside_remark(job: ScriptJob) -> str:
+    """Return the remark on the script's defaults of searched parameters that are out of their ranges; "" without any."""
+    names = [name for name in job.space if name in job.defaults and name not in first_trial(job)]
+    return "; ".join(f"{name}, {job.defaults[name]} today, is outside of its range" for name in names)
 
 
 def first_trial(job: ScriptJob) -> dict[str, Any]:

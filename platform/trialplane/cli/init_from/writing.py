@@ -91,7 +91,9 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
     failure = _trial_failure(origin, job, result, job_file, request)
     exit_code = job_files.write_files(folder, yaml_text, summary, origin.new_files, options, failure)
     _, unread_remarks = script_job.metric_sources(job, result)
-    for message in filter(None, (*unread_remarks, script_job.pruner_message(job, result))):
+    outside = script_job.outside_remark(job)
+    value_message = f"{outside}: no trial has today's value" if outside else ""
+    for message in filter(None, (*unread_remarks, value_message, script_job.pruner_message(job, result))):
         output.note(message)
     if job.searchable:
         command = f"platform submit hpo {importing.shell_path(folder)} --space {job.searchable[0]}=LOW..HIGH --local"
