@@ -310,6 +310,27 @@ def test_a_target_of_make_stands_for_the_command_with_parameters(
     assert (told in result.stderr) == ("--rows" in makefile), result.stderr
 
 
+@pytest.mark.parametrize(
+    ("typed", "command"),
+    [
+        ("make -f fit.mk score", "make -f fit.mk score LR={LR} KIND={KIND}"),
+        ("make -f fit.mk clean && make -f fit.mk LR=0.5", "make -f fit.mk LR={LR} KIND={KIND}"),
+        ("make -f fit.mk score | sort", "make -f fit.mk score LR={LR} KIND={KIND} | sort"),
+    ],
+)
+def test_variables_of_a_makefile_that_the_user_names_are_given_to_make(
+    platform, written: Path, typed: str, command: str
+) -> None:
+    """The rules that use them may have targets that only make knows."""
+    makefile = "LR = 0.1\nKIND = rbf\nN = 3\nMODEL := out/$(KIND)\nscore: $(MODEL)\n$(MODEL):\n\t./fit $(LR) $(KIND) $(N)\n"
+    write(Path(), {"fit.mk": f"{makefile}clean:\n\trm -f out\n", "Makefile": "LR = 0.9\nall:\n\techo\n"})
+    options = ("--space", "LR=0.01..1", "--space", "KIND=rbf,linear", "--objective", "loss:min", "--no-smoke")
+    result = platform("init", "--from", typed, *options)
+    assert result.exit_code == 0, result.output
+    assert command in " ".join(command_of(job_in("."))), command_of(job_in("."))
+    assert job_in(".").search.enqueue == ({"LR": 0.5 if "LR=0.5" in typed else 0.1, "KIND": "rbf"},)
+
+
 READS_FILE = """
 import sys
 import yaml

@@ -809,6 +809,42 @@ def made_command(command: str, makefile: str) -> RecipeCommand:
     return recipe_command._replace(text=f"{match['before']}{text}")
 
 
+def makefile_of(command: str) -> str:
+    """Return the file that the last `make -f FILE` of a command reads; "" without one."""
+    files = [
+        word
+        for words in _words_of_make(command)
+        for before, word in itertools.pairwise(word.text for word in words)
+        if before in ("-f", "--file", "--makefile")
+    ]
+    return files[-1] if files else ""
+
+
+def with_make_variables(command: str, makefile: str, names: Collection[str]) -> str:
+    """Return a command that gives its last make those of some variables of a Makefile that it lacks, with their values.
+
+    Args:
+        command: Command line.
+        makefile: Text of the Makefile.
+        names: Names of variables.
+    """
+    calls = list(_words_of_make(command))
+    if not calls:
+        return command
+    end, typed = calls[-1][-1].end, _assignments(word.text for word in calls[-1])
+    values = {name: value for name, value in _first_values(_MAKE_VARIABLE.findall(makefile)).items() if name in names}
+    assignments = [f" {name}={shlex.quote(value)}" for name, value in values.items() if name not in typed]
+    return "".join([command[:end], *assignments, command[end:]])
+
+
+def _words_of_make(command: str) -> Iterator[list[_Word]]:
+    """Yield the words of each make in a command line."""
+    for simple_command in _simple_commands(command):
+        words = simple_command.words[len(_leading_words([word.text for word in simple_command.words])) :]
+        if words and PurePath(words[0].text).name in ("make", "gmake"):
+            yield words
+
+
 def unmade_names(command: str, makefile: str) -> list[str]:
     """Return the names after `make` for which a Makefile has no rule; [] for any other command, or if it may have rules.
 

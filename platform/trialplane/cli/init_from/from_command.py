@@ -140,7 +140,8 @@ def _make_of_other_form(command_line: str, existing_call: script.Call | None, re
     Raises:
         InputError, SpecError: See `from_file.make`.
     """
-    makefile_text = next((script_folder.source(Path(name)) for name in launcher.MAKEFILES if Path(name).is_file()), "")
+    makefiles = filter(None, [launcher.makefile_of(command_line), *launcher.MAKEFILES])
+    makefile_text = next((script_folder.source(Path(name)) for name in makefiles if Path(name).is_file()), "")
     _refuse_unmade_file(command_line, makefile_text, request)
     script_file = launcher.script_without_arguments(command_line)
     if script_file:  # such a command is the same as its script
@@ -153,7 +154,10 @@ def _make_of_other_form(command_line: str, existing_call: script.Call | None, re
     if notebook_file := launcher.executed_notebook(command_line):
         return from_file.make(Path(notebook_file), request)
     recipe_command = launcher.made_command(command_line, makefile_text)
-    return _make_of_recipe(command_line, recipe_command, request) if recipe_command.text else None
+    if recipe_command.text:
+        return _make_of_recipe(command_line, recipe_command, request)
+    with_variables = launcher.with_make_variables(command_line, makefile_text, request.space)
+    return make_of_command(with_variables, request) if with_variables != command_line else None
 
 
 def _refuse_unmade_file(command_line: str, makefile_text: str, request: Request) -> None:
