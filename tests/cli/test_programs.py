@@ -1584,6 +1584,13 @@ def test_a_part_of_a_value_is_searched_by_the_command_that_the_message_shows(pla
     assert "sizes" not in Path("job.yaml").read_text().partition("params:")[2], "an argument would replace the parameter"
 
 
+def test_a_command_whose_only_numbers_are_in_a_list_is_the_example(platform, written: Path) -> None:
+    (written / "run.sh").write_text("width=${2##*,}\npython fit.py --width $width\n")
+    result = platform("init", "--from", "sh src/run.sh --layers 1,1,64")
+    assert result.exit_code == 2, result.output
+    assert "as in `platform init --from 'sh src/run.sh --layers 1,1,{NAME=64}'`" in result.stderr
+
+
 @pytest.mark.parametrize(("sizes", "example"), [("64,64", "64,{width=64}"), ("1,2", "1,{width=2}")])
 def test_a_part_of_a_value_is_not_guessed(platform, written: Path, sizes: str, example: str) -> None:
     write(written, {"fit.py": PRINTS.replace("args =", "parser.add_argument('--sizes')\nargs =")})

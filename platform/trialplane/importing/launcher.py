@@ -66,6 +66,7 @@ _SET = re.compile(rf"\s*(?P<export>export\s+)?(?P<name>\w+)=(?P<value>{_QUOTED})
 _NO_PROGRAM = re.compile(
     r"\s*(?:#|\[|$|(?:echo|printf|for|done|if|then|else|elif|fi|while|case|esac|mkdir|rm|set|sleep|wait|local|exit|cd)\b)"
 )
+_LAST_IN_LIST = re.compile(rf"(?<=[\d.],){settings.NUMBER}(?![\w.,])")  # 64 of 1,1,64
 _NAMED = re.compile(r"\{([A-Za-z_][\w.-]*)(?:=([^{}]*))?\}")  # {lr=0.1} of a command line
 _VARIABLE = re.compile(r"\$\{(\w+):?[-=]([^${}`]+)\}")  # ${LR:-0.1}
 # LR=$1, local lr="${2:-0.1}"
@@ -610,11 +611,18 @@ def with_default(option: Option, text: str) -> Option:
 
 
 def no_parameters_error(command: str, started_commands: Sequence[str] = ()) -> SpecError:
-    """Return the error for a command line without parameters. It suggests the commands that its shell script starts."""
-    example = "python train.py --lr 0.1"
+    """Return the error for a command line without parameters.
+
+    Its example is the command itself if that has a list of numbers, such as `1,1,64`. Otherwise, the error suggests the
+    commands that its shell script starts, if any.
+    """
+    match, example = _LAST_IN_LIST.search(command), "python train.py --lr 0.1"
+    if match is not None:
+        example = f"{command[: match.start()]}{{NAME={match[0]}}}{command[match.end() :]}"
     remedy = "write `--lr 0.1`, `lr=0.1` or {lr=0.1} where a value goes that the program reads"
-    remedy = f"{remedy}, as in `platform init --from '{example}'`"
-    remedy = started_remedy(started_commands) or remedy
+    remedy = f"{remedy}, as in `platform init --from {shlex.quote(example)}`"
+    if match is None:
+        remedy = started_remedy(started_commands) or remedy
     return SpecError([Issue(("command",), f"has no named numbers that could be parameters; {remedy}", source=command)])
 
 
