@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -474,6 +475,21 @@ def test_flags_change_a_job_that_has_a_file(platform: Platform) -> None:
     job = json.loads(result.stdout)["job"]
     assert job["space"]["lr"] | {"type": "float", "low": 1.0, "high": 2.0} == job["space"]["lr"]
     assert job["objectives"] == [{"metric": "loss", "direction": "minimize", "of": "best"}]
+
+
+def test_a_module_that_only_a_folder_in_pythonpath_has_is_named_before_the_start(
+    platform: Platform, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("lib").mkdir()
+    Path("lib/exported_helper.py").write_text("")
+    Path("code").mkdir()
+    Path("code/fit.py").write_text("import exported_helper\n" + PARSES)
+    words = ("--space", "lr=1..2", "--objective", "loss:min")
+    command = shlex.join(["platform", "init", "--from", "PYTHONPATH=lib python code/fit.py", *words])
+    for python_path, is_named in (("lib", True), ("code", False)):
+        monkeypatch.setenv("PYTHONPATH", str(Path(python_path).resolve()))
+        result = platform("submit", "hpo", "code/fit.py", *words, "--local", "--dry-run")
+        assert (f"exported_helper is in {Path('lib').resolve()}: `{command}` makes a job" in result.stderr) == is_named
 
 
 def test_a_script_that_is_not_there_is_named(platform: Platform) -> None:

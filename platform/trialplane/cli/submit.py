@@ -178,6 +178,9 @@ def hpo(
             return _submit("hpo", str(folder), target_name, overrides, issues, trial_params=params, **options)
     assert job is not None  # checked above
     started_runs: list[RunHandle] = []
+    if job.endswith(".py"):
+        with contextlib.suppress(TrialplaneError, OSError):  # the checks of the job report it
+            _note_exported_modules(job, spaces, objectives, trials)
     try:
         exit_code = _submit("hpo", job, target_name, overrides, issues, **options, on_start=started_runs.append)
     except SpecError as error:
@@ -194,6 +197,27 @@ def hpo(
             reason = started_runs[0].status().reason if started_runs else ""
             _note_remedy(job, reason, options["param_texts"], spaces, objectives, trials)
     return exit_code
+
+
+def _note_exported_modules(job: str, spaces: Sequence[str], objectives: Sequence[str], trials: int | None) -> None:
+    """Print the command that makes a job of a script, for each module that only a folder in the user's PYTHONPATH has.
+
+    A trial would not find the module.
+    """
+    if script_folder.code_of(Path(job))[0] != Path(job).parent:  # a folder above, from which the script imports
+        return
+    for module in sorted(script_folder.missing_modules(Path(job).resolve())):
+        if (root := script_folder.exported_root(module)) is not None:
+            _note_root(job, module, root, spaces, objectives, trials)
+
+
+def _note_root(
+    job: str, module: str, root: Path, spaces: Sequence[str], objectives: Sequence[str], trials: int | None
+) -> None:
+    """Print the command that makes a job of a script with a folder from which it imports a module, if there is one."""
+    if program := _program_with_root(job, root):
+        command = _init_command(program, spaces, objectives, trials)
+        output.note(f"{module} is in {root}: `{command}` makes a job that imports it from there")
 
 
 def _note_remedy(
@@ -217,9 +241,8 @@ def _note_remedy(
     if missing := script_folder.MISSING_MODULE.search(reason):
         module = missing[1]
         root = script_folder.exported_root(module) or script_folder.root_above(file.parent, module)
-        if root is not None and (program := _program_with_root(job, root)):
-            command = _init_command(program, spaces, objectives, trials)
-            output.note(f"{module} is in {root}: `{command}` makes a job that imports it from there")
+        if root is not None:
+            _note_root(job, module, root, spaces, objectives, trials)
     folder = script_folder.code_of(Path(job))[0].resolve()
     data = files_above.data_above(script.Call(file.name, folder=str(file.parent)), folder)
     if data is not None:
