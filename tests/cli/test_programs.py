@@ -1724,8 +1724,11 @@ def test_a_longer_name_than_that_of_a_value_in_a_file_is_told(
     text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('config')\nparser.parse_args()\n"
     write(written, {"fit.py": text, "conf.py": "optim = dict(optimizer=dict(kind='sgd', lr=0.01), momentum=0.9)\n"})
     monkeypatch.chdir(written)
-    result = platform("init", "--from", "python fit.py conf.py", "--space", "optim.optimizer.lr=0.001..0.1")
-    assert result.exit_code == 2 and "no parameter optim.optimizer.lr; did you mean lr?" in result.stderr, result.output
+    result = platform("init", "--from", "python fit.py conf.py", "--space", "optim.adam.lr=0.001..0.1")
+    assert result.exit_code == 2 and "no parameter optim.adam.lr; did you mean lr?" in result.stderr, result.output
+    words = ["--space", "optim.optimizer.lr=0.001..0.1", "--no-smoke", "--objective", "loss:min"]
+    result = platform("init", "--from", "python fit.py conf.py", *words)
+    assert result.exit_code == 0 and set(made(".").search.parameters) == {"lr"}, result.output
 
 
 @pytest.mark.parametrize(
@@ -1812,6 +1815,44 @@ def test_only_a_module_above_has_the_value(platform, workplace: Path, monkeypatc
     job = made(".")
     assert job.command == ("env", "PYTHONPATH=.", "python", "scripts/fit.py")
     assert job.arguments is not None and job.arguments.file == "nets/kinds.py"
+
+
+CHOOSES = """
+import argparse, importlib
+parser = argparse.ArgumentParser()
+parser.add_argument("--model", default="small")
+parser.add_argument("--data", default="rows")
+parser.add_argument("--epochs", type=int, default=2)
+args = parser.parse_args()
+config = importlib.import_module(f"models.{args.model}").Config()
+print("loss=", config.rate * args.epochs)
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "name", "file"),
+    [
+        ("python src/fit.py --model wide --data rows", "rate", "models/wide.py"),
+        ("python src/fit.py --model=wide", "self.rate", "models/wide.py"),
+        ("python src/fit.py", "Config.rate", "models/small.py"),  # by the default
+        ("src/fit.py", "rate", "models/small.py"),
+    ],
+)
+def test_a_value_in_a_module_that_an_argument_chooses_can_be_searched(
+    platform, written: Path, start: str, name: str, file: str
+) -> None:
+    """Another value of the argument would choose another module, so it is no parameter."""
+    module = "class Config:\n    def __init__(self):\n        self.rate = 0.5\n"
+    write(Path("src"), {"fit.py": CHOOSES, "models/small.py": module, "models/wide.py": module})
+    words = ["init", "--from", start, "--space", f"{name}=0.1..1", "--space", "epochs=1..4", "--objective", "loss:min"]
+    result = platform(*words, "--space", "model=small,wide")
+    remedy = f"{file}, which model chooses; so one job cannot search both; leave out --space model"
+    assert result.exit_code == 2 and remedy in result.stderr, result.output
+    result = platform(*words)
+    assert result.exit_code == 0 and "model: chooses" in result.stderr, result.output
+    job = made(next(folder for folder in ("src", ".") if Path(folder, "job.yaml").exists()))
+    assert job.arguments is not None and job.arguments.file in (file, f"src/{file}")
+    assert job.search.enqueue == ({"rate": 0.5, "epochs": 2},)
 
 
 READS_EPOCHS = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--epochs', type=int)\np.parse_args()\n"

@@ -17,7 +17,8 @@ NET = "class Net:\n    def __init__(self, size, hidden=64):\n        self.size =
 def found(script: str, **modules: str) -> dict[str, list[str]]:
     for name, text in {"fit": script, **modules}.items():
         Path(f"{name}.py").write_text(text)
-    return module_files.with_values(["hidden"], Path("fit.py"), Path(), [Path()])
+    values = module_files.with_values(["hidden"], Path("fit.py"), Path(), [Path()])
+    return {} if values is None else {values.module: values.keys}
 
 
 @pytest.fixture(autouse=True)

@@ -596,8 +596,13 @@ def settings_options(text: str, name: str) -> list[Option]:
     except ValueError:
         return []
     spots = arguments.spots(notebook.parse(text)) if name.endswith(".py") else {}
-    on_request = {key for key, spot in spots.items() if spot.is_numbered}  # only a number tells them from others
-    return [dataclasses.replace(option, on_request=option.name in on_request) for option in _leaves(values)]
+    options = list(_leaves(values))
+    for index, option in enumerate(options):
+        if (spot := spots.get(option.name)) is not None:
+            aliases = spot.longer_names(option.name)
+            # Only a number tells some from others.
+            options[index] = dataclasses.replace(option, aliases=aliases, on_request=spot.is_numbered)
+    return options
 
 
 def _sacred_return(tree: ast.Module) -> str:
@@ -709,8 +714,7 @@ def _text_options(tree: ast.Module, requested: Collection[str]) -> Iterator[Opti
         value = _literal(spot.value)
         if value is None or isinstance(value, list) or name.startswith("_"):
             continue
-        owners = dict.fromkeys(position.owner for position in (spot, *spot.others) if position.owner)
-        aliases = tuple(f"{owner}.{name}" for owner in owners)  # Encoder.dropout
+        aliases = spot.longer_names(name)
         is_unnamed = spot.is_numbered or name in first_arguments
         place = _place(functions, spot) if is_unnamed else ""
         option = Option(name, value, _kind(value), aliases=aliases, place=place, shared=spot.is_shared)

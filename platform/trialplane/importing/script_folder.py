@@ -458,7 +458,8 @@ def _module_texts(home: Path, files: Sequence[Path], written: Mapping[Path, str]
 def _imported_names(tree: ast.Module) -> list[str]:
     """Return the first parts of the names of the modules that a Python file imports, without relative imports."""
     absolute_paths = [module.path for module in module_files.paths(tree) if module.level == 0]
-    return list(dict.fromkeys(path.partition("/")[0] for path in absolute_paths))
+    names = dict.fromkeys(path.partition("/")[0] for path in absolute_paths)
+    return [name for name in names if "*" not in name]  # as of import_module(args.model + "_net")
 
 
 def source(file: Path) -> str:

@@ -207,6 +207,10 @@ class Spot:
         value: ast.expr | None = self.parent[self.index] if isinstance(self.parent, list) else self.parent.value
         return value
 
+    def longer_names(self, name: str) -> tuple[str, ...]:
+        """Return the names with what has the value, such as `Encoder.dropout` for `dropout`."""
+        return tuple(dict.fromkeys(f"{spot.owner}.{name}" for spot in (self, *self.others) if spot.owner))
+
     def put(self, value: ast.expr) -> None:
         """Replace the value's expression, also at the other positions."""
         if self.is_chained:

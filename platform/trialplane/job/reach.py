@@ -440,7 +440,8 @@ def _code_without_arguments(script: Path, roots: Sequence[Path], names: Collecti
     in_files = [key for keys in settings_files.values() for key in keys]
     in_text = [name for name in names if any(f".{key}".endswith(f".{name}") for key in spots)]
     missing = [name for name in names if name not in in_text and not _meant_keys(name, in_files)]
-    settings_files |= module_files.with_values(missing, script, roots[0], [script.parent, *roots])
+    if (values := module_files.with_values(missing, script, roots[0], [script.parent, *roots])) is not None:
+        settings_files[values.module] = values.keys
     code = _Code(tree, spots, settings_files)
     # A value in the text or in a settings file would stay the same in all trials, whatever a library reads.
     if code.spots.keys() & set(names) or code.file_clauses(names):

@@ -256,8 +256,11 @@ def may_mean(name: str, key: str) -> bool:
 
 
 def normalized(name: str) -> str:
-    """Return what all spellings of a name share: `learning_rate` for `learning-rate`, as tyro does, `model` for `MODEL`."""
-    return name.replace("-", "_").lower()
+    """Return what all spellings of a name share.
+
+    `learning_rate` for `learning-rate`, as tyro does, `model` for `MODEL`, and `width` for `self.width`.
+    """
+    return name.replace("-", "_").lower().removeprefix("self.")
 
 
 def values(text: str, name: str) -> dict[str, Any]:

@@ -225,7 +225,7 @@ def module_parameters(
     constants = _own_constants(parsed_script, requested, names_in_file)  # which trials replace besides those of a file
     in_file = [*names_in_file, *(name for name in own_names if name not in constants)]
     path = map(Path, (".", *copy.start.path))
-    module, values = _module_constants(copy, path, requested, declared, in_file, constants)
+    module, values, declared = _module_constants(copy, path, requested, declared, in_file, constants)
     if not values:
         return None
     names_in_module = {option.name for option in script.settings_options(script_folder.source(copy.folder / module), module)}
@@ -272,7 +272,7 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     command = _with_placeholders(command, called, requested)
     # First the parameters in the command line, then those in a file, then the arguments that can be appended.
     in_command = _options_in_command(command, declared)
-    command, in_file = _options_in_file(command, called, in_command, requested)
+    command, in_file, declared = _options_in_file(command, called, in_command, requested)
     in_file, left_out = _not_overridden(declared, command, in_file)
     appendable = _appendable_options(declared, command, in_command, appended)
     searched_variables = () if requested else guess.space([*in_command.values()])
@@ -337,8 +337,8 @@ def _with_placeholders(command: Script, called: _Called, requested: Collection[s
 
 def _options_in_file(
     command: Script, called: _Called, in_command: Mapping[str, Option], requested: Collection[str]
-) -> tuple[Script, dict[str, Option]]:
-    """Return a command with the file whose values a trial replaces in a copy, and these values by name.
+) -> tuple[Script, dict[str, Option], Declared]:
+    """Return a command with the file whose values a trial replaces in a copy, these values by name, and the other arguments.
 
     Of these files, a later one replaces an earlier one:
     1. The settings file that the command names, unless arguments override its values.
@@ -367,11 +367,12 @@ def _options_in_file(
     if called.script.style is not Style.HYDRA:  # which does not list all keys
         python_path = called.call.variables.get("PYTHONPATH", "").split(os.pathsep)
         path = [Path(called.call.folder, entry) for entry in (".", *filter(None, python_path))]
-        module, constants = _module_constants(called.copy, path, requested, declared, in_file, in_command)
+        typed = called.call.arguments
+        module, constants, declared = _module_constants(called.copy, path, requested, declared, in_file, in_command, typed)
         if constants:
             in_file = constants
             command = dataclasses.replace(command, config=module)
-    return command, in_file
+    return command, in_file, declared
 
 
 def _settings_of_command(command: Script, called: _Called, in_command: Mapping[str, Option]) -> dict[str, Option]:
@@ -396,11 +397,15 @@ def _module_constants(
     requested: Collection[str],
     declared: Declared,
     in_file: Collection[str],
-    in_command: Collection[str] = (),
-) -> tuple[str, dict[str, Option]]:
+    in_command: Mapping[str, Option] = MappingProxyType({}),
+    typed: Sequence[str] = (),
+) -> tuple[str, dict[str, Option], Declared]:
     """Return the module that a script imports and that alone sets requested names which nothing else has, and these values.
 
-    ("", {}) without one, or if a requested name is in another file, as a trial can replace values of one file only.
+    Arguments of the script may choose it, as in `import_module("models." + args.model)`. The arguments are returned without
+    those, as another value of them would choose another module.
+
+    "" and {} without one, or if a requested name is in another file, as a trial can replace values of one file only.
 
     Args:
         copy: Copy of the script.
@@ -408,20 +413,54 @@ def _module_constants(
         requested: Names of the parameters that the user wants to search.
         declared: Arguments of the script.
         in_file: Names of the values in a file that a trial can replace.
-        in_command: Names of the values in the command.
+        in_command: Values in the command, by name.
+        typed: Arguments of the script in the command.
+
+    Raises:
+        InputError: An argument that is searched chooses the module.
     """
     # Only of a script that lists all of its arguments, an unknown name is certainly none. One that did not start lists none.
     lists_all = not (declared.failure or declared.overrides or declared.pairs)
     known_names = [*in_command, *in_file, *_spellings(declared.options)]
     missing = [name for name in requested if not any(settings.may_mean(name, known_name) for known_name in known_names)]
     if not lists_all or _share_names(requested, in_file):
-        return "", {}
+        return "", {}, declared
     roots = [copy.path.parent, *(Path(os.path.normpath(copy.folder / entry)) for entry in path)]
-    for module, names in module_files.with_values(missing, copy.path, copy.folder, roots).items():
-        output.note(f"{', '.join(names)}: a value in {module}, which {copy.name} imports")
-        options = script.settings_options(script_folder.source(copy.folder / module), module)
-        return module, {option.name: option for option in options if option.name in names}
-    return "", {}
+    names_by_text = _names_by_text((*declared.options, *in_command.values()), typed)
+    in_module = module_files.with_values(missing, copy.path, copy.folder, roots, names_by_text)
+    if in_module is None:
+        return "", {}, declared
+    module, keys = in_module.module, ", ".join(in_module.keys)
+    choosing = [name for text in sorted(in_module.texts) for name in names_by_text[text]]
+    for name in choosing:
+        if _share_names([name], requested):
+            reason = f"{keys}: a value in {module}, which {name} chooses; so one job cannot search both"
+            raise InputError(f"{reason}; leave out --space {name}, and make a job for each value of it; nothing was changed")
+    output.note(f"{keys}: a value in {module}, which {copy.name} imports")
+    options = script.settings_options(script_folder.source(copy.folder / module), module)
+    fixed = tuple(f"{name}: chooses {module}, of which values are searched" for name in choosing)
+    others = tuple(option for option in declared.options if option.name not in choosing)
+    declared = dataclasses.replace(declared, options=others, left_out=(*declared.left_out, *fixed))
+    return module, {option.name: option for option in options if option.name in in_module.keys}, declared
+
+
+def _names_by_text(options: Sequence[Option], typed: Sequence[str]) -> dict[str, list[str]]:
+    """Return the texts that arguments of a script are, each with the names of the options that may have it, as far as known.
+
+    Args:
+        options: The options of the script.
+        typed: Its arguments in the user's command. An option that is not among them has its default.
+    """
+    words = [part for word in typed for part in word.split("=", 1)]  # `--model=net` is `--model` and `net`
+    names_by_text: dict[str, list[str]] = {word: [] for word in words}
+    for option in options:
+        flags = {option.flag, *option.aliases} - {""}
+        values = [word for flag, word in itertools.pairwise(words) if flag in flags]
+        if not flags.intersection(words) and isinstance(option.default, str):
+            values = [option.default]
+        for value in values:
+            names_by_text.setdefault(value, []).append(option.name)
+    return names_by_text
 
 
 def _share_names(names: Iterable[str], others: Iterable[str]) -> bool:
