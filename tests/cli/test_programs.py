@@ -895,6 +895,11 @@ rate = float(sys.argv[2])
 layers = int(sys.argv[3]) if len(sys.argv) > 3 else 2
 print(f"val_loss={rate * layers}")
 """,
+    "sys.argv in a call": """
+import sys
+def fit(kind, rate, layers=2): print(f"val_loss={rate * layers}")
+fit(sys.argv[1], float(sys.argv[2]), layers=int(sys.argv[3]) if len(sys.argv) > 3 else 2)
+""",
     "argparse": """
 import argparse
 parser = argparse.ArgumentParser()
@@ -921,6 +926,21 @@ def test_positional_arguments_of_a_command_are_parameters(platform, written: Pat
     line = " ".join(command_of(job))
     assert f"python fit.py {flags}small {{rate}} {{layers}}" in line and "sys.argv" not in line
     assert set(job.search.parameters) == {"rate", "layers"} and job.search.enqueue == ({"rate": 0.25, "layers": 2},)
+
+
+def test_numbers_of_a_command_without_names_get_those_that_fit(platform, written: Path) -> None:
+    """A file before a number is no name of it. A number that has a name has no other."""
+    fit = "import sys\nlayers = int(sys.argv[3])\nprint('loss=', float(sys.argv[2]) + 2 * float(sys.argv[4]))\n"
+    write(Path(), {"fit.py": fit})
+    words = ["--objective", "loss:min", "--no-smoke", "--space", "rate=0.1..1"]
+    result = platform("init", "--from", "python fit.py rows.csv 0.25 2 0.01", *words, "--space", "decay=0.001..0.1")
+    command = re.search(r"if rate is the 0.25 and decay is the 0.01 in the command, type `platform (.*?)`", result.stderr)
+    assert command is not None and "rows.csv {rate=0.25} 2 {decay=0.01}" in command[1], result.output
+    assert platform(*shlex.split(command[1])).exit_code == 0
+    assert made(".").search.enqueue == ({"rate": 0.25, "decay": 0.01},)
+    Path("job.yaml").unlink()
+    result = platform("init", "--from", "python fit.py rows.csv 5 2 7", *words)
+    assert result.exit_code == 2 and "write {rate=VALUE} in its place" in result.stderr, result.output
 
 
 @pytest.mark.parametrize(

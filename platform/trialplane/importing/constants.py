@@ -39,6 +39,19 @@ class NotConstant(Exception):
     """Raised for an expression whose value only a run of the file would show."""
 
 
+def literal(node: ast.expr | None) -> Any:
+    """Return the number, text or boolean that an expression such as `2 ** 6` stands for, or a list of these.
+
+    None for any other expression, and for None.
+    """
+    try:
+        value = None if node is None else evaluated(node)
+    except NotConstant:
+        return None
+    items = value if isinstance(value, list) else [value]
+    return value if items and all(type(item) in (int, float, str, bool) for item in items) else None
+
+
 class Work:
     """Work of all evaluations for one file, with a limit."""
 

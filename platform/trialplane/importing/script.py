@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from trialplane.errors import Issue, SpecError
-from trialplane.importing import constants, folding, guess, naming, own_folder, ray, study
+from trialplane.importing import constants, folding, guess, naming, own_folder, positions, ray, study
 from trialplane.job import arguments, document, module_files, notebook, settings
 from trialplane.wire.declared import Option
 
@@ -50,7 +50,7 @@ _PARSERS = re.compile(
 )
 # Text that shows that a script reads arguments, also by a parser that is none of these.
 ARGUMENTS = re.compile(
-    r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|pyrallis|draccus|docopt|"
+    r"argparse|ArgumentParser|\bargv\b|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|pyrallis|draccus|docopt|"
     r"getopt|sacred|\bplac\b"
 )
 # --master_port=29500, MASTER_PORT=29500. 0 is any free port.
@@ -254,7 +254,7 @@ def read(
     notes: list[str] = []
     form = _search_form(tree, calls, changed_dicts, name, notes, given_arguments) if with_search else None
     if form is None:
-        form = _argument_form(tree, calls, text, all_text)
+        form = _argument_form(tree, calls, text, all_text, requested)
     if form is None and with_search:
         form = _module_search_form(tree, module_text, name, notes)
     if form is None:
@@ -314,10 +314,12 @@ def _search_form(
     return None
 
 
-def _argument_form(tree: ast.Module, calls: Sequence[ast.Call], text: str, all_text: str) -> _Form | None:
+def _argument_form(
+    tree: ast.Module, calls: Sequence[ast.Call], text: str, all_text: str, requested: Collection[str]
+) -> _Form | None:
     """Return the form of a script that takes arguments, or has a configuration of Hydra or Sacred; None for others.
 
-    Its parser may also be in one of its modules, which `all_text` has, too.
+    Its parser may also be in one of its modules, which `all_text` has, too. For `requested` see `read`.
     """
     imported = naming.imported(tree)
     hydra_main = next((call for call in calls if naming.full(call.func, imported) == "hydra.main"), None)
@@ -330,10 +332,11 @@ def _argument_form(tree: ast.Module, calls: Sequence[ast.Call], text: str, all_t
         return _Form(Style.SACRED, sacred_options, returned=_sacred_return(tree))
     if _PARSERS.search(all_text):
         return _Form(Style.PARSED)
-    if "sys.argv" not in all_text:
+    if "sys.argv" not in all_text and "sys.argv" not in imported.values():
         return None
-    position_options = tuple(_position_options(tree))
-    if guess.space(position_options) or any(option.kind in ("float", "int") for option in position_options):
+    position_options = tuple(positions.options(tree, requested))
+    has_numbers = any(option.kind in ("float", "int") for option in position_options)
+    if guess.space(position_options) or has_numbers or any(option.name in requested for option in position_options):
         return _Form(Style.POSITIONS, position_options)
     attribute_options = tuple(_attribute_options(tree))
     return _Form(Style.ATTRIBUTES, attribute_options) if attribute_options else None
@@ -401,7 +404,7 @@ def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
     assigned = naming.first_values(tree)
     for call in calls:
         for node in _written(call):
-            path = _literal(assigned.get(ast.unparse(node), node))
+            path = constants.literal(assigned.get(ast.unparse(node), node))
             if isinstance(path, str) and _ABSOLUTE.fullmatch(path) and not path.startswith("/dev/"):
                 yield path
 
@@ -409,7 +412,7 @@ def _shared_paths(tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[str]:
 def _written(call: ast.Call) -> list[ast.expr]:
     """Return the arguments of a call that may be paths to which it writes; [] for a call that writes nothing."""
     function = naming.last(call.func)
-    mode = _literal(naming.arguments_by_name(call, "file", "mode").get("mode"))
+    mode = constants.literal(naming.arguments_by_name(call, "file", "mode").get("mode"))
     opens_for_writing = function == "open" and isinstance(mode, str) and not set("wax+").isdisjoint(mode)
     writes = opens_for_writing or _WRITES.search(function) is not None
     keywords = [word.value for word in call.keywords if writes or (word.arg and _OUTPUT.fullmatch(word.arg))]  # output_dir=…
@@ -443,7 +446,7 @@ def _is_path(node: ast.expr) -> bool:
         case ast.Constant(value=str(text)):
             return text.startswith("../")
         case ast.BinOp(left=left, op=ast.Div() | ast.Add(), right=right):  # FOLDER / "model.pt"
-            return any(isinstance(part, ast.JoinedStr) or isinstance(_literal(part), str) for part in (left, right))
+            return any(isinstance(part, ast.JoinedStr) or isinstance(constants.literal(part), str) for part in (left, right))
         case ast.Call(func=function):
             return naming.last(function) in _JOINS
     return isinstance(node, ast.JoinedStr)
@@ -471,7 +474,7 @@ def _searching_command(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
             continue
         for decorator in function.decorator_list:
             if isinstance(decorator, ast.Call) and _is_subcommand(tree, calls, function, decorator):
-                name = _literal(naming.arguments_by_name(decorator, "name").get("name"))  # @app.command("tune")
+                name = constants.literal(naming.arguments_by_name(decorator, "name").get("name"))  # @app.command("tune")
                 return name if isinstance(name, str) else function.name.replace("_", "-")
     return ""
 
@@ -628,7 +631,7 @@ def _returned_expression(tree: ast.Module, decorator: ast.expr) -> str:
 def _config_path(call: ast.Call) -> str:
     """Return the path of the configuration that `hydra.main(…)` names, without the extension, or ""."""
     by_name = naming.arguments_by_name(call, "config_path", "config_name")
-    folder, name = _literal(by_name.get("config_path")), _literal(by_name.get("config_name"))
+    folder, name = constants.literal(by_name.get("config_path")), constants.literal(by_name.get("config_name"))
     if not isinstance(name, str) or not name:
         return ""
     prefix = f"{folder}/" if isinstance(folder, str) else ""
@@ -666,7 +669,7 @@ def _sweep_fields(tree: ast.Module, calls: Sequence[ast.Call], changed_dicts: Co
     if sweep is None or not agent_arguments:
         return {}
     known_values = {name: value for name, value in naming.first_values(tree).items() if name not in changed_dicts}
-    count = _literal(agent_arguments.get("count"))
+    count = constants.literal(agent_arguments.get("count"))
     cap = {"run_cap": count} if isinstance(count, int) else {}
     try:
         sweep_fields = constants.evaluated(sweep, known_values)
@@ -681,7 +684,7 @@ def _attribute_options(tree: ast.Module) -> Iterator[Option]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
             root, _, name = naming.dotted(node.targets[0]).partition(".")
-            value = _literal(node.value)
+            value = constants.literal(node.value)
             if root not in ("", "self", "cls") and value is not None:
                 options.setdefault(name, _flag_option(name, value))
     yield from options.values()
@@ -692,7 +695,7 @@ def _configurator_options(tree: ast.Module) -> Iterator[Option]:
     calls = [node.value for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
     call_line = next((call.lineno for call in calls if _executes_file(call)), 0)
     for name, spot in arguments.first_assignments(tree).items():
-        value = _literal(spot.value)
+        value = constants.literal(spot.value)
         is_single_value = value is not None and not isinstance(value, list)
         if is_single_value and _lines(spot)[0] < call_line and not name.startswith("_"):
             yield _flag_option(name, value)
@@ -711,7 +714,7 @@ def _text_options(tree: ast.Module, requested: Collection[str]) -> Iterator[Opti
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     includes_unnamed = len(first_arguments) <= _MOST_UNNAMED or not spots.keys() >= set(requested)
     for name, spot in spots.items():
-        value = _literal(spot.value)
+        value = constants.literal(spot.value)
         if value is None or isinstance(value, list) or name.startswith("_"):
             continue
         aliases = spot.longer_names(name)
@@ -775,7 +778,7 @@ def _environment_options(tree: ast.Module) -> Iterator[Option]:
                 by_name = naming.arguments_by_name(node, "key", "default")
             case ast.Subscript(value=mapping, slice=key, ctx=ast.Load()) if naming.dotted(mapping).endswith("environ"):
                 by_name = {"key": key}
-        name, default = _literal(by_name.get("key")), _literal(by_name.get("default"))
+        name, default = constants.literal(by_name.get("key")), constants.literal(by_name.get("default"))
         if not isinstance(name, str):  # it reads no variable, or one whose name is not in the text
             continue
         kind = converted.get(node) or _kind(default)
@@ -792,7 +795,7 @@ def _sacred_options(tree: ast.Module) -> Iterator[Option]:
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         if any(naming.dotted(decorator).endswith(".config") for decorator in function.decorator_list):
             for name, spot in arguments.first_assignments(ast.Module(function.body, [])).items():
-                if (value := _literal(spot.value)) is not None:
+                if (value := constants.literal(spot.value)) is not None:
                     yield Option(name, default=value, kind=_kind(value), flag=name)
 
 
@@ -809,33 +812,6 @@ def _prompt_options(tree: ast.Module) -> Iterator[Option]:
             yield with_default(option, number[0] if number else None)
 
 
-def _position_options(tree: ast.Module) -> Iterator[Option]:
-    """Yield the variables assigned from `sys.argv[1]`, `sys.argv[2]`, … A value assigned in another place is the default."""
-    by_position: dict[int, Option] = {}
-    assigned = list(_assigned_names(tree))
-    defaults = {name: value for name, node in assigned if (value := _literal(node)) is not None}
-    for name, node in assigned:
-        expression = ast.unparse(node)  # float(sys.argv[1]) if len(sys.argv) > 1 else 0.1
-        match = re.search(r"\bsys\.argv\[([1-9]\d*)\]", expression)
-        if match is not None:
-            default = _literal(node.orelse) if isinstance(node, ast.IfExp) else defaults.get(name)
-            kind = next((kind for kind in ("float", "int") if f"{kind}(sys.argv[" in expression), "str")
-            by_position.setdefault(int(match[1]), Option(name, default=default, kind=kind, required=default is None))
-    for position in range(1, max(by_position, default=0) + 1):  # also those that are assigned to no variable
-        yield by_position.get(position, Option(f"argument_{position}", required=True))
-
-
-def _assigned_names(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the variables to which a script assigns one value, each with that value: two of `lr, depth = 0.1, 3`."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=[ast.Name(name), *_], value=value):
-                yield name, value
-            case ast.Assign(targets=[ast.Tuple(targets)], value=ast.Tuple(values)) if len(targets) == len(values):
-                pairs = zip(targets, values, strict=True)
-                yield from ((target.id, value) for target, value in pairs if isinstance(target, ast.Name))
-
-
 def _flag_option(name: str, value: Any) -> Option:
     """Return an option that is set by `--NAME=VALUE`, also if it is a boolean or a list."""
     kind = _kind(value)
@@ -847,19 +823,6 @@ def _flag_option(name: str, value: Any) -> Option:
         style="value" if kind == "bool" else "",
         lists="literal" if isinstance(value, list) else "",
     )
-
-
-def _literal(node: ast.expr | None) -> Any:
-    """Return the number, text or boolean that an expression such as `2 ** 6` stands for, or a list of these.
-
-    None for any other expression, and for None.
-    """
-    try:
-        value = None if node is None else constants.evaluated(node)
-    except constants.NotConstant:
-        return None
-    items = value if isinstance(value, list) else [value]
-    return value if items and all(type(item) in (int, float, str, bool) for item in items) else None
 
 
 def _kind(value: Any) -> str:

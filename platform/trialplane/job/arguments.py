@@ -319,15 +319,15 @@ def _number(spot: Spot) -> int | None:
 
 def _constant_spots(tree: ast.Module) -> Iterator[tuple[str, Spot]]:
     """Yield each name to which a script gives a number, a text or a boolean, with the position of that value."""
-    signatures = _signatures(tree)
+    names_by_call = signatures(tree)
     for node, owner in _nodes_with_owners(tree):
-        for name, position in (*_values_in(node), *_positional_numbers(node, signatures)):
+        for name, position in (*_values_in(node), *_positional_numbers(node, names_by_call)):
             spot = _unwrapped(position)
             if isinstance(spot.value, ast.Constant) and isinstance(spot.value.value, (int, float, str)):
                 yield name, dataclasses.replace(spot, owner=owner, is_default=isinstance(node, ast.arguments))
 
 
-def _signatures(tree: ast.Module) -> dict[str, Sequence[str]]:
+def signatures(tree: ast.Module) -> dict[str, Sequence[str]]:
     """Return the names of the positional arguments of a script's functions and classes, and of the methods of its objects.
 
     The key is what is called: `train`, `Net`, and `net.fit` after `net = Net()`. One with several meanings is left out.
@@ -346,7 +346,7 @@ def _signatures(tree: ast.Module) -> dict[str, Sequence[str]]:
                     meanings.setdefault(f"{name}.{method}", set()).add(names)
             case ast.FunctionDef(name=name) if node in top_level:  # and no method
                 meanings.setdefault(name, set()).add(_positional_names(node))
-    return {name: next(iter(signatures)) for name, signatures in meanings.items() if len(signatures) == 1}
+    return {name: next(iter(all_names)) for name, all_names in meanings.items() if len(all_names) == 1}
 
 
 def _positional_names(function: ast.FunctionDef) -> tuple[str, ...]:
@@ -354,13 +354,13 @@ def _positional_names(function: ast.FunctionDef) -> tuple[str, ...]:
     return tuple(argument.arg for argument in (*function.args.posonlyargs, *function.args.args))
 
 
-def _positional_numbers(node: ast.AST, signatures: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Spot]]:
+def _positional_numbers(node: ast.AST, names_by_call: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Spot]]:
     """Yield the numbers that a call gives to arguments by position, with their names, except those of a class's name."""
     if not isinstance(node, ast.Call) or not any(map(_is_number, node.args)):
         return
     function = ast.unparse(node.func)
     is_class = function.rpartition(".")[2][0].isupper()  # see `first_argument_spots`
-    for index, (name, value) in enumerate(zip(signatures.get(function, ()), node.args, strict=False)):
+    for index, (name, value) in enumerate(zip(names_by_call.get(function, ()), node.args, strict=False)):
         if isinstance(value, ast.Starred):  # it stands for an unknown number of arguments
             return
         if _is_number(value) and (index or not is_class):

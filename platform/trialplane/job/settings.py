@@ -32,12 +32,13 @@ _PYTHON = ".py"
 _LINE_SUFFIXES = (".toml", ".ini", ".cfg", ".conf", ".gin")  # formats with sections in brackets and a value in a line
 SUFFIXES = (".yaml", ".yml", ".json", *_LINE_SUFFIXES, _PYTHON, *CODE)
 NUMBER = r"[-+]?+(?:\d++\.?+\d*+|\.\d++)(?:[eE][-+]?+\d++)?+"
+_FILES = "py|sh|csv|tsv|txt|dat|jsonl?|ya?ml|toml|xml|np[yz]|pkl|pickle|h5|hdf5|parquet|arff|gz|zip|pth?"  # of ratings.csv 3
 # LR=0.1 at the beginning of a line, and --lr 0.1, --lr=0.1, -l 0.1, train.lr=0.1, "lr=0.1,n=2", SOLVER.LR 0.1, {"lr": 0.1}
 # anywhere.
 _NUMBER_OF_NAME = re.compile(
     rf"""(?:^[ \t]*(?:export[ \t]+)?(?P<variable>[A-Za-z_]\w*)=(?P<quote>["']?)"""
     rf"""|(?<!\S)(?:--?(?P<flag>[A-Za-z][\w.-]*)[ \t=]+|"""
-    rf"""(?P<dotted>[A-Za-z_]\w*(?:\.\w+)+)(?<!\.py)(?<!\.sh)[ \t]+)"""
+    rf"""(?P<dotted>(?!\S+\.(?:{_FILES})\s)[A-Za-z_]\w*(?:\.\w+)+)[ \t]+)"""
     rf"""|(?<![^\s"'=,])(?P<key>[A-Za-z_][\w./]*+)="""
     rf"""|\\?["'](?P<json>[A-Za-z_]\w*)\\?["']\s*:\s*)"""
     rf"""(?P<value>{NUMBER})(?(json)(?=\s*[,}}])|(?(variable)(?=(?P=quote)(?:[\s;]|$))|"""

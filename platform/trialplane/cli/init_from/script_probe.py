@@ -22,7 +22,7 @@ from trialplane import errors
 from trialplane.cli import importing, output
 from trialplane.cli.init_from import bounded, script_job, settings_file
 from trialplane.errors import InputError, SpecError
-from trialplane.importing import guess, launcher, script, script_folder
+from trialplane.importing import guess, launcher, positions, script, script_folder
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, module_files, notebook, reach, settings, short_forms
 from trialplane.wire import declared as declared_arguments
@@ -50,6 +50,8 @@ _REFERENCE = re.compile(r"\$\{?(\w+)(?::?[-=](.*?))?\}?")  # $LR, ${LR} and ${LR
 _PAIR = re.compile(r"(?<!\S)[A-Za-z_]\w*(?:\.\w+)+ +[^\s-]")  # SOLVER.LR 0.1
 _PART = re.compile(r"[\w.+-]+")  # of a value such as 1,1,64
 _COMPOSITE = re.compile(rf"(?<![\w.,/+-]){_PART.pattern}(?:, ?{_PART.pattern})+(?![\w.,/+-])")
+# A number between spaces, and the flag before it.
+_NUMBER_WORD = re.compile(rf"(?<!\S)(?P<flag>-+[A-Za-z][\w-]* +)?(?P<number>{settings.NUMBER})(?!\S)")
 _OPTION_KINDS = {int: "int", float: "float", bool: "bool", str: "str"}
 # Styles of scripts that may run without arguments.
 _RUN_ALONE = (Style.UNKNOWN, Style.GLOBALS, Style.SEARCHES, Style.ENVIRONMENT, Style.POSITIONS)
@@ -284,7 +286,7 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
     if not options and declared.failure:
         reason = f"its script ended before it read its arguments: {declared.failure}"
         raise InputError(f"{copy.file} has no named numbers that could be parameters, and {reason}; nothing was changed")
-    if not options:
+    if not options and not requested:
         raise launcher.no_parameters_error(str(copy.file))
     has_likely = bool(requested or guess.space(options) or guess.positive_floats(options))
     if declared.failure.startswith(_MISSING_LIBRARY) and not has_likely:  # the script's arguments may be likely
@@ -1065,9 +1067,11 @@ def refuse_unknown(
     )
     if not remedy and is_unlike_all and started_remedy:
         remedy = f"; for an option that it does not set, {started_remedy}"
-    elif not remedy and is_unlike_all and not reason and (copy.file.suffix == ".py" or parsed_script.call is not None):
-        file_name, name = Path(call.script).name, unknown_names[0].rpartition(".")[2]
-        remedy = f"; for a value without a name in {file_name}, set `{name} = VALUE` at its top and use {name} there"
+    elif not remedy and is_unlike_all and not reason:
+        remedy = _unnamed_remedy(space, parsed_script, declared, typed)
+        if not remedy and (copy.file.suffix == ".py" or parsed_script.call is not None):
+            file_name, name = Path(call.script).name, unknown_names[0].rpartition(".")[2]
+            remedy = f"; for a value without a name in {file_name}, set `{name} = VALUE` at its top and use {name} there"
     if is_unlike_all and not reason and len(unknown_names) == 1:
         remedy = _part_remedy(unknown_names[0], space[unknown_names[0]], typed) + remedy
     if places := [f"{option.name}: {option.default}, {option.place}" for option in declared.options if option.place]:
@@ -1207,6 +1211,58 @@ def _part_remedy(name: str, parameter: Mapping[str, Any], typed: str) -> str:
         return f"; if {name} is the {part[0]} of {composite[0]}, type `{shlex.join(words)}`"
     example = f"{before[composite.start() :]}{placeholder}{after[: composite.end() - part.end()]}"
     return f"; if {name} is a part of {composite[0]}, write {{{name}=VALUE}} there in the command, as in `{example}`"
+
+
+def _unnamed_remedy(space: Mapping[str, Mapping[str, Any]], parsed_script: Script, declared: Declared, typed: str) -> str:
+    """Return the clause with the user's command, and unknown names at the numbers in it that have no name and that they fit.
+
+    "" without such numbers.
+
+    Args:
+        space: The parameters that the user wants to search.
+        parsed_script: The command, with its call of a script.
+        declared: Its parameters.
+        typed: The user's command.
+    """
+    words, call = shlex.split(typed), parsed_script.call
+    if call is None or "--from" not in words:
+        return ""
+    index = words.index("--from") + 1
+    before, program, argument_text = words[index].partition(call.script)
+    head = f"{before}{program}"
+    # Those that follow a flag have its name.
+    numbers = [match for match in _NUMBER_WORD.finditer(argument_text) if not match["flag"]]
+    in_command = {name for _, name in arguments.placeholders(parsed_script.command)}
+    for option in declared.options:
+        if option.name in in_command and not positions.is_unnamed(option):
+            named = next((match for match in numbers if _number_of(match) == option.default), None)
+            numbers = [match for match in numbers if match is not named]
+    known_names = {option.name for option in declared.options}
+    fitting = {
+        name: [match for match in numbers if script_job.contains(parameter, _number_of(match))]
+        for name, parameter in space.items()
+        if name not in known_names
+    }
+    names: dict[re.Match[str], str] = {}
+    for name in sorted(fitting, key=lambda name: len(fitting[name])):  # those with a choice come last
+        if (match := next((match for match in fitting[name] if match not in names), None)) is not None:
+            names[match] = name
+    if numbers and not names:
+        return f"; if {next(iter(fitting))} is a number in the command, write {{{next(iter(fitting))}=VALUE}} in its place"
+    if not names:
+        return ""
+    in_order = sorted(names, key=lambda match: match.start())
+    for match in reversed(in_order):
+        start, end = match.span("number")
+        argument_text = f"{argument_text[:start]}{{{names[match]}={match['number']}}}{argument_text[end:]}"
+    words[index] = f"{head}{argument_text}"
+    meanings = " and ".join(f"{names[match]} is the {match['number']}" for match in in_order)
+    return f"; if {meanings} in the command, type `{shlex.join(words)}`"
+
+
+def _number_of(match: re.Match[str]) -> Any:
+    """Return the number in a command that `_NUMBER_WORD` matches."""
+    return launcher.with_default(Option(""), match["number"]).default
 
 
 def _with_names(typed: str, other_names: Mapping[str, Sequence[str]]) -> str:
