@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,8 +47,8 @@ class Request:
         """Return the options with another metric to optimize in place of the typed one."""
         words = shlex.split(self.typed)
         index = words.index("--objective") + 1
-        direction = re.sub(r".*?(?=:(?:max|min)[a-z:]*$)", "", words[index])
-        words[index] = f"{metric}{direction}"
+        assert self.objective is not None  # it is typed
+        words[index] = f"{metric}{words[index].removeprefix(self.objective['metric'])}"
         return dataclasses.replace(self, typed=shlex.join(words))
 
     @property
