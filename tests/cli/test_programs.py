@@ -941,6 +941,8 @@ def test_numbers_of_a_command_without_names_get_those_that_fit(platform, written
     Path("job.yaml").unlink()
     result = platform("init", "--from", "python fit.py rows.csv 5 2 7", *words)
     assert result.exit_code == 2 and "write {rate=VALUE} in its place" in result.stderr, result.output
+    result = platform("init", "--from", "python fit.py rows.csv 0.25 2 7", *words, "--space", "decay=0.001..0.1")
+    assert "if rate is the 0.25 in the command, write {rate=0.25} there; nothing" in result.stderr, result.output
 
 
 @pytest.mark.parametrize(

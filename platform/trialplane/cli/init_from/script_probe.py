@@ -1247,16 +1247,19 @@ def _unnamed_remedy(space: Mapping[str, Mapping[str, Any]], parsed_script: Scrip
     for name in sorted(fitting, key=lambda name: len(fitting[name])):  # those with a choice come last
         if (match := next((match for match in fitting[name] if match not in names), None)) is not None:
             names[match] = name
-    if numbers and not names:
-        return f"; if {next(iter(fitting))} is a number in the command, write {{{next(iter(fitting))}=VALUE}} in its place"
-    if not names:
+    if not numbers or not fitting:
         return ""
+    if not names:
+        return f"; if {next(iter(fitting))} is a number in the command, write {{{next(iter(fitting))}=VALUE}} in its place"
     in_order = sorted(names, key=lambda match: match.start())
+    meanings = " and ".join(f"{names[match]} is the {match['number']}" for match in in_order)
+    if len(names) < len(fitting):  # so that the command would be refused, too
+        placeholders = " and ".join(f"{{{names[match]}={match['number']}}}" for match in in_order)
+        return f"; if {meanings} in the command, write {placeholders} there"
     for match in reversed(in_order):
         start, end = match.span("number")
         argument_text = f"{argument_text[:start]}{{{names[match]}={match['number']}}}{argument_text[end:]}"
     words[index] = f"{head}{argument_text}"
-    meanings = " and ".join(f"{names[match]} is the {match['number']}" for match in in_order)
     return f"; if {meanings} in the command, type `{shlex.join(words)}`"
 
 
