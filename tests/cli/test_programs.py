@@ -331,6 +331,35 @@ def test_variables_of_a_makefile_that_the_user_names_are_given_to_make(
     assert job_in(".").search.enqueue == ({"LR": 0.5 if "LR=0.5" in typed else 0.1, "KIND": "rbf"},)
 
 
+@pytest.mark.parametrize(
+    ("typed", "command"),
+    [
+        ("make -C src fit", "make -C src fit LR={LR}"),
+        ("make --directory=src -sf Makefile", "make --directory=src -sf Makefile LR={LR}"),
+        ("cd src && make fit", "cd src && make fit LR={LR}"),
+        ("make -I src -f src/Makefile fit LR=0.5", "make -I src -f src/Makefile fit LR={LR}"),
+        ("make --what-if src fit LR=0.5", "make --what-if src fit LR={LR}"),
+    ],
+)
+def test_the_values_of_make_are_those_of_its_makefile(platform, written: Path, typed: str, command: str) -> None:
+    """An option's value is no target, though it is the name of a file."""
+    write(Path(), {"Makefile": "LR = 0.9\nfit:\n\t./fit $(LR)\n", "src/Makefile": "LR = 0.5\nfit:\n\t./fit $(LR)\n"})
+    result = platform("init", "--from", typed, "--space", "LR=0.01..1", "--objective", "loss:min", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert command in " ".join(command_of(job_in("."))), command_of(job_in("."))
+    assert job_in(".").search.enqueue == ({"LR": 0.5},)
+
+
+@pytest.mark.parametrize("command", ["make rows && python src/fit.py --lr 0.5 --layers 2", "make rows; ./fit --lr 0.5"])
+def test_a_parameter_of_a_program_is_no_variable_of_a_make_before_it(platform, written: Path, command: str) -> None:
+    write(Path(), {"Makefile": "lr = 0.9\nrows:\n\techo $(lr)\n", "src/fit.py": PRINTS})
+    result = platform("init", "--from", command, "--space", "lr=0.01..1", "--objective", "loss:min", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    words = " ".join(command_of(job_in(".")))
+    assert "make rows lr" not in words and "--lr {lr}" in words
+    assert job_in(".").search.enqueue == ({"lr": 0.5},)
+
+
 READS_FILE = """
 import sys
 import yaml

@@ -45,6 +45,11 @@ _PLAIN = r"[^|&;<>$`*?\n]"  # a character without a meaning for the shell
 _MAKE = re.compile(
     rf"(?P<before>(?:{_PLAIN}+(?:&&|;) *)*)(?P<head>(?:env +)?(?:[A-Za-z_]\w*={_QUOTED} +)*)make(?P<words>(?:\s{_PLAIN}*)?)"
 )
+# Options of make whose value is the next word, or behind `=`.
+_MAKE_OPTION = re.compile(
+    r"(?P<name>-[A-Za-z]*[CfIoW]|--(?:directory|file|makefile|include-dir|old-file|assume-old|what-if|new-file|assume-new))"
+    r"(?:=(?P<value>.*))?"
+)
 _CHANGES_FOLDER = re.compile(r"\b(?:cd|pushd)\b")
 _UNKNOWN_RULES = re.compile(r"^(?:[^\t#=:]*[%$]|-?s?include\b)", re.MULTILINE)  # whose targets are not in the text
 _TARGET = re.compile(r"^([\w.-]+)[ \t]*:(?!=)", re.MULTILINE)  # train: data
@@ -127,6 +132,22 @@ class _SimpleCommand(NamedTuple):
     words: list[_Word]
     opened: int
     closed: int
+
+
+class _MakeCall(NamedTuple):
+    """A call of make in a command line.
+
+    Attributes:
+        folder: Folder in which it runs, relative to the one in which the command is typed.
+        files: Makefiles that it is given.
+        words: Its targets and variables, and its options without a value.
+        end: Position behind its last word.
+    """
+
+    folder: PurePath
+    files: list[str]
+    words: list[str]
+    end: int
 
 
 class RecipeCommand(NamedTuple):
@@ -817,53 +838,71 @@ def made_command(command: str, makefile: str) -> RecipeCommand:
     return recipe_command._replace(text=f"{match['before']}{text}")
 
 
-def makefile_of(command: str) -> str:
-    """Return the file that the last `make -f FILE` of a command reads; "" without one."""
-    files = [
-        word
-        for words in _words_of_make(command)
-        for before, word in itertools.pairwise(word.text for word in words)
-        if before in ("-f", "--file", "--makefile")
-    ]
-    return files[-1] if files else ""
+def makefiles(command: str) -> list[PurePath]:
+    """Return the paths that the Makefile of the last make in a command may have; [] without a make."""
+    calls = list(_make_calls(command))
+    return [calls[-1].folder / name for name in (calls[-1].files[-1:] or MAKEFILES)] if calls else []
 
 
 def with_make_variables(command: str, makefile: str, names: Collection[str]) -> str:
     """Return a command that gives its last make those of some variables of a Makefile that it lacks, with their values.
+
+    Names of numbers behind that make are left out, as these are parameters of another program.
 
     Args:
         command: Command line.
         makefile: Text of the Makefile.
         names: Names of variables.
     """
-    calls = list(_words_of_make(command))
+    calls = list(_make_calls(command))
     if not calls:
         return command
-    end, typed = calls[-1][-1].end, _assignments(word.text for word in calls[-1])
-    values = {name: value for name, value in _first_values(_MAKE_VARIABLE.findall(makefile)).items() if name in names}
-    assignments = [f" {name}={shlex.quote(value)}" for name, value in values.items() if name not in typed]
+    end = calls[-1].end
+    _, others = number_placeholders(command[end:])
+    missing = set(names) - _assignments(calls[-1].words).keys() - others.keys()
+    values = _first_values(_MAKE_VARIABLE.findall(makefile))
+    assignments = [f" {name}={shlex.quote(value)}" for name, value in values.items() if name in missing]
     return "".join([command[:end], *assignments, command[end:]])
 
 
-def _words_of_make(command: str) -> Iterator[list[_Word]]:
-    """Yield the words of each make in a command line."""
-    for simple_command in _simple_commands(command):
-        words = simple_command.words[len(_leading_words([word.text for word in simple_command.words])) :]
-        if words and PurePath(words[0].text).name in ("make", "gmake"):
-            yield words
+def _make_calls(command: str) -> Iterator[_MakeCall]:
+    """Yield the calls of make in a command line."""
+    for call in _calls(command, _make_call):
+        folder, files, words = PurePath(call.folder), [], []
+        rest = iter(call.arguments)
+        for word in rest:
+            option = _MAKE_OPTION.fullmatch(word)
+            if option is None:
+                words.append(word)
+                continue
+            value = next(rest, "") if option["value"] is None else option["value"]
+            if option["name"].endswith(("C", "directory")):
+                folder /= value
+            elif re.fullmatch(r"-\w*f|--(?:make)?file", option["name"]):
+                files.append(value)
+        yield _MakeCall(folder, files, words, call.end)
+
+
+def _make_call(words: Sequence[str]) -> Call | None:
+    """Return the call of make in the words of a simple command; None if it starts another program."""
+    program, *make_arguments = words[len(_leading_words(words)) :] or [""]
+    return Call(program, arguments=tuple(make_arguments)) if PurePath(program).name in ("make", "gmake") else None
 
 
 def unmade_names(command: str, makefile: str) -> list[str]:
-    """Return the names after `make` for which a Makefile has no rule; [] for any other command, or if it may have rules.
+    """Return the names after `make` for which a Makefile of the working directory has no rule.
+
+    [] for any other command, and if the Makefile may have rules that its text does not show.
 
     Args:
         command: Command line.
         makefile: Text of the Makefile; "" without one.
     """
-    match = _MAKE.fullmatch(command)
-    if match is None or match["before"] or _UNKNOWN_RULES.search(makefile):
+    calls = list(_make_calls(command))
+    is_make_alone = len(calls) == 1 and _MAKE.fullmatch(command) is not None and calls[0].folder == PurePath()
+    if not is_make_alone or calls[0].files or _UNKNOWN_RULES.search(makefile):
         return []
-    names = [word for word in _split_words(match["words"]) if not word.startswith("-") and not _ASSIGNMENT.fullmatch(word)]
+    names = [word for word in calls[0].words if not word.startswith("-") and not _ASSIGNMENT.fullmatch(word)]
     rules = (rule for line in makefile.splitlines() if (rule := _RULE.match(line)) is not None)
     made_names = {target for rule in rules for target in rule["targets"].split()}
     return [name for name in names if name not in made_names]

@@ -140,8 +140,8 @@ def _make_of_other_form(command_line: str, existing_call: script.Call | None, re
     Raises:
         InputError, SpecError: See `from_file.make`.
     """
-    makefiles = filter(None, [launcher.makefile_of(command_line), *launcher.MAKEFILES])
-    makefile_text = next((script_folder.source(Path(name)) for name in makefiles if Path(name).is_file()), "")
+    makefile = next(filter(Path.is_file, map(Path, launcher.makefiles(command_line))), None)
+    makefile_text = "" if makefile is None else script_folder.source(makefile)
     _refuse_unmade_file(command_line, makefile_text, request)
     script_file = launcher.script_without_arguments(command_line)
     if script_file:  # such a command is the same as its script
@@ -156,6 +156,8 @@ def _make_of_other_form(command_line: str, existing_call: script.Call | None, re
     recipe_command = launcher.made_command(command_line, makefile_text)
     if recipe_command.text:
         return _make_of_recipe(command_line, recipe_command, request)
+    if existing_call is not None:  # whose arguments may have the same names
+        return None
     with_variables = launcher.with_make_variables(command_line, makefile_text, request.space)
     return make_of_command(with_variables, request) if with_variables != command_line else None
 
