@@ -743,6 +743,29 @@ def test_a_text_of_a_command_is_searched_if_the_user_names_it(platform, written:
     assert job.search.enqueue == ({"kind": "lstm", "lr": 0.1},)
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("python src/fit.py --kind lstm --lr 0.1 && echo kind=gru", '--kind lstm --lr {lr} "$@" && echo kind=gru'),
+        ("export kind=gru && python src/fit.py --lr 0.1", "export kind=gru && python src/fit.py --lr {lr}"),
+        ("python src/fit.py --lr 0.1 --name kind=gru --kind lstm", "--name kind=gru --kind lstm"),
+    ],
+)
+def test_a_text_of_another_program_is_no_parameter_of_the_script(platform, written: Path, line: str, words: str) -> None:
+    options = "".join(f"p.add_argument('--{name}', default='lstm')\n" for name in ("kind", "name", "lr"))
+    write(written, {"fit.py": f"import argparse\np = argparse.ArgumentParser()\n{options}p.parse_args()\n"})
+    result = platform("init", "--from", line, "--space", "kind=lstm,gru", "--objective", "loss:min", "--no-smoke")
+    assert result.exit_code == 0 and words in " ".join(command_of(job_in("."))), result.output
+    assert job_in(".").search.enqueue == ({"kind": "lstm"},)
+
+
+@pytest.mark.parametrize("line", ["Rscript fit.R --shape --lr 0.1", "./rows --shape a && Rscript fit.R --shape b --lr 0.1"])
+def test_a_text_that_is_not_certain_is_no_parameter(platform, line: str) -> None:
+    write(Path(), {"fit.R": "", "rows": ""})
+    result = platform("init", "--from", line, "--space", "shape=a,b", "--objective", "loss:min", "--no-smoke")
+    assert result.exit_code == 2 and "has no parameter shape; there are: lr" in result.stderr, result.output
+
+
 def test_a_notebook_becomes_a_script(platform, written: Path) -> None:
     cells = [
         ("markdown", "# lr = 9"),

@@ -267,38 +267,46 @@ def without_switches(text: str, names: Iterable[str]) -> tuple[str, dict[str, st
     return text, flags
 
 
-def with_texts(text: str, names: Collection[str], *, has_script: bool) -> str:
+def with_texts(text: str, names: Collection[str], call: Call | None) -> str:
     """Return a command line with {NAME=VALUE} for the texts that set some parameters: `model='lstm'`, `--kernel rbf`.
 
-    Numbers are parameters already. The text behind a flag is left to the script that declares the flag, if there is one.
+    Numbers are parameters already. A parameter that the command sets to several values stays as it is. If the command calls
+    a Python script, only the arguments of this call are read, and a parameter that a flag sets is left to the script, which
+    declares the flag.
 
     Args:
         text: Command line.
         names: Names of the parameters.
-        has_script: Whether the command calls a Python script.
+        call: Call of a Python script in the command; None without one.
     """
     keys = {_key(name): name for name in names}
-    spans: list[tuple[int, int, str]] = []  # start and end of a word, and its replacement
+    texts_by_name: dict[str, list[tuple[_Word, str, str]]] = {}  # a word, its part before the value, and the value
     for command in _simple_commands(text):
+        if call is not None and command.words and command.words[0].start != call.start:
+            continue
         words = command.words[len(_leading_words([word.text for word in command.words])) + 1 :]
         for word, next_word in itertools.zip_longest(words, words[1:]):
             flag, equals, value = word.text.partition("=")
             name = keys.get(_key(flag.lstrip("-+")), "")
             has_flag = flag.startswith("-")
-            if not name or (has_flag and has_script):
-                continue
-            if equals and (placeholder := _text_placeholder(name, value)):
-                spans.append((word.start, word.end, f"{flag}={placeholder}"))
-            elif not equals and has_flag and next_word and (placeholder := _text_placeholder(name, next_word.text)):
-                spans.append((next_word.start, next_word.end, placeholder))
-    for start, end, replacement in reversed(spans):
+            is_declared = has_flag and call is not None
+            if name and equals:
+                texts_by_name.setdefault(name, []).append((word, f"{flag}=", "" if is_declared else value))
+            elif name and has_flag and next_word:
+                texts_by_name.setdefault(name, []).append((next_word, "", "" if is_declared else next_word.text))
+    spans: list[tuple[int, int, str]] = []  # start and end of a word, and its replacement
+    for name, texts in texts_by_name.items():
+        values = {value for *_, value in texts}
+        if len(values) == 1 and (placeholder := _text_placeholder(name, values.pop())):
+            spans += [(word.start, word.end, f"{before}{placeholder}") for word, before, _ in texts]
+    for start, end, replacement in sorted(spans, reverse=True):
         text = text[:start] + replacement + text[end:]
     return text
 
 
 def _text_placeholder(name: str, value: str) -> str:
-    """Return {NAME=VALUE} for a text without spaces, quotation marks or syntax of the shell; "" for other values."""
-    is_plain = re.fullmatch(r"[\w./:@+-]+", value) is not None
+    """Return {NAME=VALUE} for a text without spaces, quotation marks or syntax of the shell; "" for a flag, and others."""
+    is_plain = re.fullmatch(r"(?!-)[\w./:@+-]+", value) is not None
     return f"{{{name}={value}}}" if is_plain and isinstance(_value(value), str) else ""
 
 
