@@ -394,6 +394,8 @@ def test_a_program_is_built_before_the_target_of_make_that_runs_it(platform, com
         ("nohup ", " &>> log.txt </dev/null &", "`nohup` and `&>> log.txt </dev/null &`"),
         ("", " 2>&1 | tee -a log.txt", "`2>&1 | tee -a log.txt`"),
         ("", " |& tee log.txt &", "`&` and `|& tee log.txt`"),
+        ("", ' | tee "my log" log_$(date +%s)', '`| tee "my log" log_$(date +%s)`'),
+        ("nohup ", ' > "my log" & disown', '`nohup` and `> "my log" & disown`'),
     ],
 )
 def test_a_trial_waits_for_the_command_and_has_its_output(platform, before: str, behind: str, removed: str) -> None:
@@ -404,7 +406,16 @@ def test_a_trial_waits_for_the_command_and_has_its_output(platform, before: str,
     assert " ".join(command_of(job_in("."))) == "env A=x python fit.py --lr {lr} --layers {layers}"
 
 
-@pytest.mark.parametrize("command", ["python fit.py --lr 0.5 && echo '& '", "python fit.py --lr 0.5 > log.txt"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python fit.py --lr 0.5 && echo '& '",
+        "python fit.py --lr 0.5 && echo 'a | tee b'",
+        "python fit.py --lr 0.5 > log.txt",
+        "cd .\npython fit.py --lr 0.5",
+        "time python fit.py --lr 0.5",  # a word of the shell
+    ],
+)
 def test_other_parts_of_a_command_stay(platform, command: str) -> None:
     write(Path(), {"fit.py": PRINTS})
     result = platform("init", "--from", command, "--no-smoke")

@@ -81,7 +81,7 @@ _ARGUMENT = re.compile(
 # An operator of the shell, such as `2>` or `&&`, or a word, of which parts may be quoted or as $(date).
 _TOKEN = re.compile(r"""\d?[<>]|&&|\|\||[|&;()\n]|(?:\\.|\$\([^()]*\)|[^\s"'|&;<>()]|"[^"]*"|'[^']*')+""")
 _SEPARATORS = ("&&", "||", "|", "&", ";", "\n")
-SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]")  # characters that only a shell understands
+SHELL_SYNTAX = re.compile(r"[|&;<>$`*?\n]|^time\s")  # characters, and its own word, that need a shell
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)  # the word LR=0.1
 # Environment variables of libraries and of the system, which are not parameters.
 _SYSTEM_VARIABLE = re.compile(
@@ -96,12 +96,13 @@ _NOTEBOOK_PROGRAM = re.compile(
 _PAPERMILL_PARAMETERS = frozenset(
     ["-p", "--parameters", "-r", "--parameters_raw", "-f", "--parameters_file", "-y", "--parameters_yaml", "-b"]
 )
-_FILE = r"[^\s|&;<>()]+"
-# Parts of a command line that let it run on without a terminal, and keep its output: nohup, `> log.txt 2>&1 &`, `| tee log`.
-_IN_BACKGROUND = re.compile(r"(?P<head>(?:env +)?(?:[A-Za-z_]\w*=\S* +)*)(?P<program>(?:nohup|setsid) +)")
+_FILE = r"""(?:'[^']*'|"[^"]*"|\$\([^()]*\)|[^\s|&;<>()'"])+"""  # log.txt, "my log", log_$(date +%s)
+# Parts of a command line that let it run on without a terminal, and keep its output: nohup, `> log.txt 2>&1 & disown`,
+# `| tee log`.
+_IN_BACKGROUND = re.compile(rf"(?P<head>(?:env +)?(?:[A-Za-z_]\w*={_QUOTED} +)*)(?P<program>(?:nohup|setsid) +)")
 _AT_END = (
-    re.compile(rf"(?:\s+(?:\d?>>?|&>>?|<)\s*(?:&\d|{_FILE}))*\s*(?<!&)&\s*$"),
-    re.compile(rf"(?:\s+2>&1)?\s*\|&?\s*tee(?:\s+-\S+)*\s+{_FILE}\s*$"),
+    re.compile(rf"(?:\s+(?:\d?>>?|&>>?|<)\s*(?:&\d|{_FILE}))*\s*(?<!&)&\s*(?:disown(?:\s+[-%]\S+)*\s*)?$"),
+    re.compile(rf"(?:\s+2>&1)?\s*\|&?\s*tee(?:\s+{_FILE})+\s*$"),
 )
 _NUMBER_TYPES = ("float", "int")  # types of an MLproject that are also kinds of an option
 

@@ -596,7 +596,7 @@ def _is_library(module: str) -> bool:
 
 def yaml_text(job: ScriptJob, result: smoke.Smoke) -> str:
     """Return the text of job.yaml."""
-    lines = [f"# {comment}" for comment in job.comments]
+    lines = [f"# {line}" for comment in job.comments for line in comment.splitlines()]  # a command may have several
     if any(parameter.reason for parameter in job.space.values()):
         lines.append("# Check the fields that are marked as guessed.")
     lines += ["kind: hpo", _field_line("command", job.command) if job.command else _field_line("script", job.script)]
