@@ -770,6 +770,15 @@ def test_a_text_of_another_program_is_no_parameter_of_the_script(platform, writt
     assert job_in(".").search.enqueue == ({"kind": "lstm"},)
 
 
+def test_an_equals_sign_in_a_value_is_a_part_of_it(platform, written: Path) -> None:
+    text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--tag')\np.parse_args()\n"
+    write(written, {"fit.py": text})
+    options = ("--space", "tag=a=b,c", "--objective", "loss:min", "--no-smoke")
+    result = platform("init", "--from", "python src/fit.py --tag a=b", *options)
+    assert result.exit_code == 0, result.output
+    assert job_in(".").search.enqueue == ({"tag": "a=b"},)
+
+
 @pytest.mark.parametrize("line", ["Rscript fit.R --shape --lr 0.1", "./rows --shape a && Rscript fit.R --shape b --lr 0.1"])
 def test_a_text_that_is_not_certain_is_no_parameter(platform, line: str) -> None:
     write(Path(), {"fit.R": "", "rows": ""})

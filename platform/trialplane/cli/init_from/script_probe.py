@@ -742,9 +742,10 @@ def _with_typed_values(
         call: The call. Its arguments may be those of a shell script: `--lr ${LR:-0.3}`.
         likely: Names of the variables that are searched.
     """
+    flags = {flag for option in options.values() for flag in (option.flag, *option.aliases)}
     words: list[str] = []
-    for word in call.arguments:  # `--lr=0.1` is `--lr` and `0.1`, but `${LR:=0.3}` stays
-        words += [word] if word.startswith("$") else word.split("=", 1)
+    for word in call.arguments:  # `--lr=0.1` is `--lr` and `0.1`, but `a=b` of `--tag a=b` stays
+        words += word.split("=", 1) if word.partition("=")[0] in flags else [word]
     typed_options, unknown_names = dict(options), list[str]()
     for name, option in options.items():
         values = [value for flag, value in itertools.pairwise(words) if flag in (option.flag, *option.aliases)]
