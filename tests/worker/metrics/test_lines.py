@@ -179,6 +179,9 @@ def test_a_metric_that_the_job_names_without_a_set_of_data_is_none_of_training()
     [
         ("[1]\ttraining's auc: 0.9\tvalid_1's auc: 0.8", {"training_auc": 0.9, "valid_1_auc": 0.8, "auc": 0.8}),
         ("[1]\tvalid_0's auc: 0.9\tvalid_1's auc: 0.8", {"valid_0_auc": 0.9, "valid_1_auc": 0.8}),
+        ("[1]\ttrain's auc: 0.9\tvalid's auc: 0.8", {"train_auc": 0.9, "valid_auc": 0.8, "auc": 0.8}),
+        ("[1]\tvalid's auc: 0.9\ttest's auc: 0.8", {"valid_auc": 0.9, "test_auc": 0.8, "auc": 0.9}),
+        ("[1]\ttrain's auc: 0.9", {"train_auc": 0.9}),
         ("[1]\tvalidation_0-auc:0.9", {"validation_0-auc": 0.9, "auc": 0.9}),
         ("[1]\tvalidation_0-auc:0.9\tvalidation_1-auc:0.8", {"validation_0-auc": 0.9, "validation_1-auc": 0.8}),
     ],
@@ -217,6 +220,40 @@ def test_lines_of_batches_beside_those_of_epochs_lack_the_metric_that_the_job_na
     assert values == [0.6, 0.7, 0.3, 0.6, 0.7, 0.3, None, None, 0.3]
     assert parse("50%|#| 1/2 [00:05<00:00, 11.3it/s, acc_1=0.9]").metrics == {}
     assert names.mixed == {"acc_1": ""}
+
+
+@pytest.mark.parametrize("before", [["epoch 1 loss 0.9", "epoch 2 loss 0.8"], ["Val: loss 0.9", "Val: loss 0.8"]])
+@pytest.mark.parametrize("line", ["epoch 1 step 1 loss 0.5", "epoch 1:  50%|#| 1/2 [00:05<00:00, 11.3it/s, loss=0.5]"])
+def test_lines_of_batches_after_those_of_epochs_have_the_metric(before: list[str], line: str) -> None:
+    parse = lines.LineParser((), Names(("loss",))).parse
+    values = [parse(line).metrics.get("loss") for line in [*before, line, line, line]]
+    assert values == [0.9, 0.8, 0.5, 0.5, 0.5]
+
+
+def test_lines_of_batches_have_the_metric_again_if_those_of_epochs_end() -> None:
+    parse = lines.LineParser((), Names(("loss",))).parse
+    epoch = ["epoch 1 step 1 loss 0.9", "epoch 1 loss 0.8"]
+    values = [parse(line).metrics.get("loss") for line in [*epoch, *epoch, *["epoch 1 step 1 loss 0.5"] * 6]]
+    assert values == [0.9, 0.8, 0.9, 0.8, None, None, None, None, 0.5, 0.5]
+
+
+def test_lines_of_batches_lack_the_metric_also_if_those_of_epochs_become_rare() -> None:
+    parse = lines.LineParser((), Names(("loss",))).parse
+    values = []
+    for epoch in range(1, 33):
+        values.append(parse(f"epoch {epoch} step 1 loss 0.9").metrics.get("loss"))
+        if epoch in (1, 2, 4, 8, 16, 32):
+            values.append(parse(f"epoch {epoch} loss 0.5").metrics.get("loss"))
+    assert [value for value in values if value] == [0.9, 0.5, 0.9, 0.5, 0.5, 0.5, 0.5, 0.5]
+
+
+def test_a_metric_before_the_heading_of_held_out_data_is_not_one_of_that_data() -> None:
+    names = Names(("loss",))
+    parse = lines.LineParser((), names).parse
+    for _ in range(3):
+        parse("epoch 1 step 1 loss 0.9")
+        parse("epoch 1 loss 0.8 | val: acc 0.5")
+    assert names.mixed == {"loss": ""}
 
 
 def test_lines_of_batches_alone_have_the_metric_that_the_job_names() -> None:
@@ -678,6 +715,12 @@ ULTRALYTICS = """
                    all          4         17      0.567       0.55      0.612      0.412
                 person          3         10      0.100       0.20      0.300      0.200
 """
+CLASSES = """
+   Class      mAP50: 100% ━━━━━━━━━━━━ 2/2 6.1it/s 0.3s
+   person     0.3
+   avg        0.6
+   micro      0.7
+"""
 SECTIONS = """
 -----------------------------
 | rollout/           |      |
@@ -743,6 +786,8 @@ a          0.5
             "mAP50-95",
             [(None, {"Images": 4.0, "Instances": 17.0, "P": 0.567, "R": 0.55, "mAP50": 0.612, "mAP50-95": 0.412})],
         ),
+        (CLASSES, "mAP50", [(None, {"mAP50": 0.6}), (None, {"mAP50": 0.7})]),
+        ("Test\tmAP50: 95%\nTest\tmAP50:  96%", "mAP50", [(None, {"mAP50": 95.0}), (None, {"mAP50": 96.0})]),
         (SECTIONS, "rollout/ep_rew_mean", [(None, {"rollout/ep_rew_mean": 21.3})]),
         (SECTIONS, "train/loss", [(None, {"train/loss": 2.5})]),
         (

@@ -32,6 +32,7 @@ one only for `steps.Steps`, as it must be counted through all bars.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -78,6 +79,7 @@ _VALUE_AND_AVERAGE = re.compile(rf"(?<![^\s:=]){NUMBER}(%?)\s?\((?= *+[-+]?(?:\d
 _NUMERIC = re.compile(r"\d|[nN][aA][nN]|[iI][nN][fF]")
 _DIGITS = re.compile(r"\d")
 _SWITCH = re.compile(r"[:=] ?(?:[Tt]rue|[Ff]alse|None|null)\b")
+_MOST_RUNS = 4  # if a run has more lines than so many times the longest before it, no lines between runs come any more
 # Usual names of arguments, which are seldom results.
 _ARGUMENTS = frozenset(
     {"batch_size", "epochs", "num_epochs", "max_epochs", "num_train_epochs", "max_steps", "warmup_steps", "seed", "workers"}
@@ -120,6 +122,30 @@ class _Kind(enum.IntEnum):
     BATCH = 2  # with a step in an epoch, or a progress bar
 
 
+@dataclasses.dataclass
+class _Runs:
+    """Runs of lines with a metric between those of some kind or a better one.
+
+    Attributes:
+        lines: Lines in the newest run.
+        longest: Lines in the longest run that has ended.
+        ended: Number of runs that have ended.
+    """
+
+    lines: int = 0
+    longest: int = 0
+    ended: int = 0
+
+    def end(self) -> None:
+        """End the newest run."""
+        if self.lines:
+            self.lines, self.longest, self.ended = 0, max(self.longest, self.lines), self.ended + 1
+
+    def is_left_out(self) -> bool:
+        """Return whether the lines of the newest run are left out: if those between are no exceptions, and still come."""
+        return self.ended > 1 and self.lines <= _MOST_RUNS * self.longest
+
+
 class LineParser:
     """Finds the metrics of a program's output, line by line.
 
@@ -140,7 +166,7 @@ class LineParser:
         self._patterns = [re.compile(pattern) for pattern in patterns]
         self._spellings = {} if patterns else {name: pairs.spellings_of(name) for name in names.requested.values()}
         self._rows = Rows()
-        self._kind_counts = collections.Counter[tuple[str, _Kind]]()  # metric and kind of line → lines
+        self._runs = collections.defaultdict[tuple[str, _Kind], _Runs](_Runs)  # by metric, and kind of the lines between
         self._held_out_names: dict[str, str] = {}  # metric → its name in the last line of held-out data
         self._table = Table(names) if names.requested and not patterns else None
 
@@ -165,10 +191,11 @@ class LineParser:
             return self._names.split_record(dict(_report_averages(averages)))
         if "Average " in line and (coco := _COCO.search(line)) is not None:
             return self._names.split_record(_coco_value(coco))
+        self._names.held_out.clear()
         line_metrics = self._text_metrics(line)
         if line_metrics.step is None and not self._names.has_own_step:
             line_metrics = _add_named_step(line_metrics, line)
-        return self._without_other_kinds(self._without_arguments(line_metrics._replace(bar=bar), line), line)
+        return self._without_other_kinds(self._without_arguments(line_metrics._replace(bar=bar), line))
 
     def parse_object(self, text: str) -> LineMetrics:
         """Return the metrics and the step of an object in several lines."""
@@ -210,39 +237,40 @@ class LineParser:
         lists_arguments = argument_count > 1 and (2 * argument_count > count or _SWITCH.search(line) is not None)
         return self._names.keep_requested(line_metrics) if lists_arguments else line_metrics
 
-    def _without_other_kinds(self, line_metrics: LineMetrics, line: str) -> LineMetrics:
+    def _without_other_kinds(self, line_metrics: LineMetrics) -> LineMetrics:
         """Return a line without the metrics that lines of a better kind have, too: those of held-out data come first.
 
         The `ppl` of `epoch 1 | 50/92 batches | ppl 7.05` is none if there are lines as `eval checkpoint 1 | ppl 1.86`, or as
-        `epoch 1 | ppl 1.93`. A line without a set of data and without a step may be the result of the program.
+        `epoch 1 | ppl 1.93`, among them. A line without a set of data and without a step may be the result of the program.
         """
         names = [name for name in self._spellings if name in line_metrics.metrics and not has_data_set(name)]
-        if not names:
+        left_out = {name for name in names if self._is_left_out(name, line_metrics)}
+        if not left_out:
             return line_metrics
-        is_bar, headings = line_metrics.bar is not None, headings_of(line)
-        if headings:
-            kind = _Kind.HELD_OUT
-            self._held_out_names |= {name: self._names.of_data_set(name, headings[-1].data_set) for name in names}
-        elif is_bar or line_metrics.epoch is not None:
-            kind = _Kind.BATCH
-        elif line_metrics.step is not None:
-            kind = _Kind.EPOCH
-        else:
-            return line_metrics
-        left_out = {name for name in names if self._has_better_kind(name, kind, is_bar=is_bar)}
-        if not is_bar:  # how often a bar is read depends on time
-            self._kind_counts.update((name, kind) for name in names)
         self._names.mixed |= {name: self._held_out_names.get(name, "") for name in left_out}
         metrics = {name: value for name, value in line_metrics.metrics.items() if name not in left_out}
         return line_metrics._replace(metrics=metrics)
 
-    def _has_better_kind(self, name: str, kind: _Kind, *, is_bar: bool) -> bool:
-        """Return whether a metric is left out of a line of some kind, because lines of a better kind have it, too.
-
-        A single line of the better kind, or of this one, may be an exception, such as a result.
-        """
-        better_count = sum(self._kind_counts[name, better] for better in _Kind if better < kind)
-        return better_count > 1 and (is_bar or self._kind_counts[name, kind] > 1)
+    def _is_left_out(self, name: str, line: LineMetrics) -> bool:
+        """Record the kind of a line with a metric; return whether it is left out, as lines of a better kind have it."""
+        if held_out_name := self._names.held_out.get(name.lower()):
+            kind = _Kind.HELD_OUT
+            self._held_out_names[name] = held_out_name
+        elif line.bar is not None or line.epoch is not None:
+            kind = _Kind.BATCH
+        elif line.step is not None:
+            kind = _Kind.EPOCH
+        else:
+            return False
+        is_left_out = False
+        for better_kind in (_Kind.HELD_OUT, _Kind.EPOCH):
+            runs = self._runs[name, better_kind]
+            if kind <= better_kind:
+                runs.end()
+            else:
+                runs.lines = max(runs.lines, 1) if line.bar else runs.lines + 1  # how often a bar is read depends on time
+                is_left_out = is_left_out or runs.is_left_out()
+        return is_left_out
 
 
 def _shortened(line: str) -> str:

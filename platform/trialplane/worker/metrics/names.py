@@ -70,6 +70,7 @@ class Names:
         ambiguous: Metric that the job names → its names in nested objects if there are several; the first one counts.
         mixed: Metric that the job names and that lines of several kinds have → its name on the held-out data that counts; ""
             if those of whole epochs do.
+        held_out: Metric that a line has below the heading of held-out data, in lower case → its name with that set.
     """
 
     def __init__(self, requested: Collection[str], step: str = "") -> None:
@@ -77,6 +78,7 @@ class Names:
         self.requested = {key: name for name in requested for key in (name.lower(), name.lower().replace(" ", "_"))}
         self.ambiguous: dict[str, tuple[str, ...]] = {}
         self.mixed: dict[str, str] = {}
+        self.held_out: dict[str, str] = {}
         # Of each name of several words: the name, its words, and the expression that finds it at the end of a text.
         self._long_names = [
             (name, tuple(map(str.lower, words)), re.compile(rf"(?<!\w){spelling(name)}$", re.IGNORECASE))
@@ -133,8 +135,10 @@ class Names:
             return full_name
         if data_set not in _TEST_SETS:
             self._validated.add(name.lower())
-            return name
-        return full_name if name.lower() in self._validated else name
+        elif name.lower() in self._validated:
+            return full_name
+        self.held_out[name.lower()] = full_name
+        return name
 
     def of_data_set(self, name: str, data_set: str) -> str:
         """Return the name of a metric with its set of data, which has the job's word for the set: `val` for `valid`."""

@@ -38,6 +38,7 @@ _SET_BEFORE_VALUE = re.compile(
 )
 _BAR = re.compile(r"%\|[\s\d#█▉▊▋▌▍▎▏]*\|")  # of a progress bar, whose label is before its percentage: `Map: 100%|███|`
 _KIND_BEFORE = re.compile(rf"(?<!\w)(?:{_KIND})(?:{_POSSESSIVE})?[\s_-]*$")
+_OWNER_BEFORE = re.compile(rf"(?<!\w)({DATA_SET}){_POSSESSIVE}\s$")  # `training's auc: 0.9   valid's auc: 0.8`
 # One of several sets of held-out data, as in `validation_0-auc:0.9   validation_1-auc:0.8`.
 _NUMBERED_SET_BEFORE = re.compile(rf"(?<!\w){DATA_SET}_\d{{1,3}}(?:{_POSSESSIVE}\s|-)$")
 # A number after such words and a name is where the metric begins or a bound: `Start training from score 0.5`.
@@ -247,7 +248,9 @@ class Spelling(NamedTuple):
             text_between = line[match.end("name") : match.start("value")]
             if text_between.strip() == "of" and not _ARTICLE_BEFORE.search(text_before):
                 continue
-            if _KIND_BEFORE.search(text_before):
+            kind_before = _KIND_BEFORE.search(text_before)
+            owner = kind_before and _OWNER_BEFORE.search(text_before)
+            if kind_before and not owner:
                 follows_other_set = True
                 continue
             if _NUMBERED_SET_BEFORE.search(text_before):
@@ -258,6 +261,8 @@ class Spelling(NamedTuple):
             set_before_value = _SET_BEFORE_VALUE.fullmatch(line, match.end("name"), match.start("value"))
             if set_before_value:
                 data_set = set_before_value[1].lower()
+            elif owner:
+                data_set = owner[1].lower()
             else:
                 data_set = "" if follows_other_set else data_set_at(match.start(), headings)
             full_name, value = names.in_data_set(self.name, data_set), float(match["value"].replace(",", ""))

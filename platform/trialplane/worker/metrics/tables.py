@@ -17,9 +17,11 @@ RULE = re.compile(r"[\s=+|:\u2500-\u257f-]*")  # also of the characters for boxe
 _RULE_PART = re.compile(r"[-=:─━═]+")  # below one column
 _PIPES = "|│┃"  # between two columns
 _PART_COLUMNS = frozenset({"class", "category", "label"})  # of a table with a row for each part of the data
-_WHOLE = frozenset({"all", "mean", "average", "overall", "total"})  # the row of all parts
-# What Ultralytics prints behind a header, `mAP50): 100%|███| 2/2`, and around a group of its columns: `Box(P   R   mAP50)`.
-_BEHIND_HEADER = re.compile(r":\s\s?\d+%")
+# The rows of all parts.
+_WHOLE = frozenset({"all", "mean", "average", "avg", "overall", "total", "micro", "macro", "weighted"})
+# What Ultralytics prints behind a header, `mAP50): 100%|███| 2/2` or `100% ━━━ 2/2`, and around a group of its columns:
+# `Box(P   R   mAP50)`.
+_BEHIND_HEADER = re.compile(r":\s\s?\d+%(?:\||\s[━╸─])")
 _GROUP = re.compile(r"(?<!\w)[^\W\d]\w*\(([^()]*\s[^()]*)\)")
 
 
