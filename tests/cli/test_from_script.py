@@ -236,13 +236,14 @@ def test_an_objective_that_no_run_has_disproved_is_used(platform, written: Path,
         ),
         ("print('Val:', score)", "and :min if Val is an error; `platform submit hpo src --objective Val:max"),
         ("print(f'Loss: {1:.2f}, Train: {1:.2f}, Val: {val_rmse:.2f}')", "objective: Val, minimized"),
+        ("print(f'Loss: {1:.2f}, Train: {1:.2f}, Val: {results[\"rmse\"]:.2f}')", "objective: Val, minimized"),
         ("print(f'Loss: {1:.2f}, Train: {1:.2f}, Val: {score:.2f}')", "objective: Val, maximized"),
     ],
 )
 def test_a_metric_named_by_its_data_alone_is_what_the_script_computes(
     platform, written: Path, printed: str, said: str
 ) -> None:
-    (written / "fit.py").write_text(f"lr = 0.1\nscore = val_rmse = 0.5\n{printed}\n")
+    (written / "fit.py").write_text(f"lr = 0.1\nscore = val_rmse = 0.5\nresults = {{'rmse': score}}\n{printed}\n")
     result = platform("init", "--from", "src/fit.py")
     assert said in result.stderr, result.output
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 
@@ -33,9 +34,13 @@ def lines(text: str, shown: Callable[[ast.expr], str] = lambda _value: _VALUE) -
 
 
 def expression(metric: str, texts: Iterable[str]) -> str:
-    """Return the expression that Python files print behind the name of a metric: `test_rmse` for Test; "" without one."""
-    value = re.compile(rf"(?<!\w){re.escape(metric)}\W+(\w[\w.]*)")
-    matches = (value.search(line) for text in texts for line in lines(text, ast.unparse))
+    """Return the words of the expression that Python files print behind the name of a metric; "" without one.
+
+    They are `test_rmse` for Test, or `results_rmse` of `results["rmse"]`.
+    """
+    value = re.compile(rf"(?<!\w){re.escape(metric)}\W+(\w+)")
+    texts_of_lines = (lines(text, lambda node: re.sub(r"\W+", "_", ast.unparse(node)).strip("_")) for text in texts)
+    matches = map(value.search, itertools.chain.from_iterable(texts_of_lines))
     return next((match[1] for match in matches if match), "")
 
 
