@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from tests.client.conftest import closed, double, held, home, namespace, planned, runs, started, target, workplace
 
 from trialplane.cli import main
+from trialplane.cli.init_from import smoke
 from trialplane.job import arguments, load
 from trialplane.job.kinds import Study, program
 
@@ -21,8 +22,9 @@ __all__ = [
 
 
 @pytest.fixture
-def platform(workplace) -> Callable[..., Result]:
+def platform(workplace, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Types `platform …` in the workplace; `.exit_code`, `.stdout` and `.stderr` are what the user's shell gets."""
+    monkeypatch.setattr(smoke, "LONGEST", 900.0)  # a script that imports MLflow takes longer than usual on a busy machine
 
     def type_(*words: str) -> Result:
         return CliRunner().invoke(_Whole(), list(words))
