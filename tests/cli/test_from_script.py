@@ -214,14 +214,14 @@ def test_an_objective_that_a_run_has_disproved_is_refused(
     ("line", "words"),
     [
         ("print('val_acc=0.5')", ["--no-smoke"]),
-        ("print('val_acc=0.5', flush=True)\ntime.sleep(60)", ["--smoke-seconds", "1"]),
+        ("print('val_acc=0.5', flush=True)\nwhile True:\n    signal.pause()", ["--smoke-seconds", "2"]),
         ("import wandb\nprint('val_acc=0.5')", []),
         ("", []),
     ],
     ids=["no run", "a run that was stopped", "W&B", "no metrics"],
 )
 def test_an_objective_that_no_run_has_disproved_is_used(platform, written: Path, line: str, words: list[str]) -> None:
-    write(written, {"fit.py": f"import fire, time\ndef main(lr=0.1): ...\nfire.Fire(main)\n{line}\n"})
+    write(written, {"fit.py": f"import fire, signal\ndef main(lr=0.1): ...\nfire.Fire(main)\n{line}\n"})
     result = platform("init", "--from", "src/fit.py", "--objective", "bleu:max", *words)
     assert result.exit_code == 0 and "objective: bleu, maximized" in result.stderr, result.output
     assert "its trials will fail" not in result.stderr
