@@ -390,6 +390,39 @@ def test_a_requested_metric_of_a_bar_and_a_file_is_that_of_the_file(platform, wr
     assert made().pruner.options == {} and "at steps 1, 4, 16; " in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("printed", "sources"),
+    [
+        ("Test AUC: 73.93%", ["results.json"]),
+        ("Test auc: 73.93%", ["results.json"]),
+        ("Namespace(metric='test_auc')\nTest AUC: 73.93%", ["results.json"]),
+        ("test_auc: 73.93%", []),  # the output
+    ],
+)
+def test_the_source_that_spells_the_requested_metric_exactly_is_read(
+    platform, written: Path, printed: str, sources: list[str]
+) -> None:
+    text = f"import json\nlr = 0.1\nprint({printed!r})\njson.dump({{'test_auc': 0.7392676}}, open('results.json', 'w'))\n"
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "test_auc:max")
+    assert [source.path for source in made().metrics or ()] == sources, result.output
+    assert made().objectives[0].metric == "test_auc"
+
+
+@pytest.mark.parametrize(("later", "is_told"), [("{'test_auc': 0.739}", True), ("{'loss': 0.5}", False)])
+def test_a_spelling_that_a_stopped_run_may_show_later_is_named(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, later: str, is_told: bool
+) -> None:
+    monkeypatch.setattr(smoke, "LONGEST", 2.0)
+    endless = "import signal\nprint('Test AUC: 73.93%', flush=True)\nwhile True:\n    signal.pause()\n"
+    (written / "fit.py").write_text(f"lr = 0.1\n{endless}open('results.json', 'w').write(str({later}))\n")
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "test_auc:max")
+    assert made().objectives[0].metric == "test_AUC"
+    told = "test_auc in another spelling only, and has this one in its code: if it writes test_auc later, remove "
+    command = f"`platform init --from {written / 'fit.py'} --objective test_auc:max --smoke-seconds 600`"
+    assert (f"{told}job.yaml and type {command}" in result.stderr) == is_told, result.output
+
+
 def test_a_value_that_a_line_rounds_is_no_other_one(platform, written: Path) -> None:
     text = "lr = 0.1\nprint('loss: 0.12')\nopen('log.csv', 'w').write('loss\\n0.1234\\n')\n"
     (written / "fit.py").write_text(text)

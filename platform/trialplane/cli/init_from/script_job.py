@@ -843,7 +843,7 @@ def _requested_objective(job: ScriptJob, requested: Mapping[str, str], result: s
         return Objective(smoke.STDOUT, {**requested, "metric": held_out}, reason)
     shown = [(source, name) for source, metrics in result.metrics.items() for name in metrics]
     same = [(source, name) for source, name in shown if name == metric]
-    same.sort(key=lambda pair: _is_only_in_bars(pair[0], pair[1], result))
+    same.sort(key=lambda pair: (metric not in result.exact.get(pair[0], ()), _is_only_in_bars(pair[0], pair[1], result)))
     same += [(source, name) for source, name in shown if smoke.spelling(name) == smoke.spelling(metric)]
     if same:
         source, name = same[0]

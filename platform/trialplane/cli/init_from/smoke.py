@@ -87,6 +87,7 @@ class Smoke:
         only_in_bars: Names of printed metrics that occur only in progress bars.
         read: Those of the watched files that it has read.
         held_out: Requested metric that lines print for several sets of data → its name for the held-out one.
+        exact: Source of metrics → the requested metrics that it spells exactly so.
         expressions: Metric named only by held-out data → expression in the script that is its value, as `val_rmse`.
         was_run: Whether the script was run, now or earlier. If not, there are no metrics.
     """
@@ -101,6 +102,7 @@ class Smoke:
     only_in_bars: Collection[str] = ()
     read: Collection[str] = ()
     held_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    exact: Mapping[MetricSource, Collection[str]] = dataclasses.field(default_factory=dict)
     expressions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     was_run: bool = True
 
@@ -181,19 +183,23 @@ def run(
     if not requested and guess.objective(values) is None:
         _add_unnamed_metric(output, default_name, metrics, unnamed_steps)
     lines: dict[MetricSource, list[Sequence[LineMetrics]]] = {STDOUT: [occurrences.parsed_lines]}
+    exact: dict[MetricSource, set[str]] = {STDOUT: _exact_names(output, requested)}
     for source, (last_values, reports) in (
         (WANDB, _wandb_metrics(wandb_folder, log)),
         (MLFLOW, _mlflow_metrics(database)),
     ):
         if last_values:
             metrics[source], lines[source] = last_values, [reports]
+            exact[source] = last_values.keys() & set(requested)
 
     def is_changed(file: Path) -> bool:
         return old_files.get(file) != _file_version(file)
 
-    for source, file_metrics, file_lines in _file_metrics(folder, names, is_changed, options, declared, searched_values):
+    for source, file_metrics, metric_file in _file_metrics(folder, names, is_changed, options, declared, searched_values):
         metrics[source] = {**metrics.get(source, {}), **file_metrics}
-        lines.setdefault(source, []).append(file_lines)
+        lines.setdefault(source, []).append(metric_file.lines)
+        file_text = metric_file.path.read_text(encoding="utf-8", errors="replace") if requested else ""
+        exact.setdefault(source, set()).update(_exact_names(file_text, requested))
     seen_names = {spelling(name) for source_metrics in metrics.values() for name in source_metrics}
     shows_similar = any(errors.similar(spelling(name), seen_names) for name in requested)  # or the same
     if requested and process_end.code == 0 and not shows_similar:
@@ -214,6 +220,7 @@ def run(
         in_bars - in_lines,
         read,
         held_out,
+        exact,
         {metric: prints.expression(metric, python_texts(folder)) for metric in filter(None, [guess.data_alone(values)])},
     )
 
@@ -319,6 +326,14 @@ def _report_steps(parsed_lines: Iterable[LineMetrics], metric: str) -> list[int]
     return [step for step, values in (*reports, *steps.flush()) if metric in values]
 
 
+def _exact_names(text: str, requested: Collection[str]) -> set[str]:
+    """Return the requested metrics that a text has in exactly this spelling, outside of dumps as `Namespace(by='f1')`."""
+    text_passages = passages.Passages()
+    parts = (text_passages.result_part(line) for line in text.splitlines())
+    result_text = "\n".join(part.text for part in parts if not part.is_named_only)
+    return {name for name in requested if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", result_text)}
+
+
 def _file_metrics(
     folder: Path,
     names: Collection[str],
@@ -326,8 +341,8 @@ def _file_metrics(
     options: Collection[str],
     declared: Sequence[str],
     searched_values: Collection[Any] = (),
-) -> Iterator[tuple[MetricSource, dict[str, float], Sequence[LineMetrics]]]:
-    """Yield the source that reads a file, the metrics in it, and its lines, for each file that the script has written.
+) -> Iterator[tuple[MetricSource, dict[str, float], elsewhere.MetricFile]]:
+    """Yield the source that reads a file, the metrics in it, and the file, for each that the script has written.
 
     A pattern that matches several of these files would mix up their values, so each of them is read by its own path.
 
@@ -356,7 +371,7 @@ def _file_metrics(
         path = file.path.relative_to(folder).as_posix()
         pattern = next((pattern for pattern in declared if fnmatch.fnmatchcase(path, pattern)), "")
         if pattern:
-            yield MetricSource("file", path=pattern), {name: finite[name] for name in result_names}, file.lines
+            yield MetricSource("file", path=pattern), {name: finite[name] for name in result_names}, file
             continue
         if file.path.suffix in _PRINTED_SUFFIXES:
             result_names &= _result_names(file.path, names, finite, folder, options)[0]
@@ -364,7 +379,7 @@ def _file_metrics(
             source = file.source
             if source.source == "file" and file_counts[source] > 1:
                 source = dataclasses.replace(source, path=path)
-            yield source, {name: value for name, value in finite.items() if name in result_names}, file.lines
+            yield source, {name: value for name, value in finite.items() if name in result_names}, file
 
 
 def _is_vocabulary(values: Mapping[str, float]) -> bool:

@@ -656,3 +656,10 @@ def _print_result(
             f"metrics that it prints later are missing here, such as {shown_later}: name yours, as in "
             f"`platform submit hpo {folder} {option} --local`, or remove {load.FILE} and type `{command}`"
         )
+    exact = set().union(*result.exact.values())
+    for metric in [] if result.ended or not has_all_requested else requested:
+        if metric not in exact and any(re.search(rf"[\"']{re.escape(metric)}(?!\w)", text) for text in texts):
+            output.note(
+                f"{name} has shown {metric} in another spelling only, and has this one in its code: if it writes {metric} "
+                f"later, remove {load.FILE} and type `{command}`"
+            )

@@ -63,7 +63,7 @@ class Names:
     """The meanings of names in a program's output: a metric or a step.
 
     Args:
-        requested: Metrics that the job names, matched in any case.
+        requested: Metrics that the job names, matched in any case; of two that differ only in case, the exact one.
         step: Name of the step; "" for the usual ones.
 
     Attributes:
@@ -76,6 +76,7 @@ class Names:
     def __init__(self, requested: Collection[str], step: str = "") -> None:
         # `Test accuracy` is found as `test_accuracy` too.
         self.requested = {key: name for name in requested for key in (name.lower(), name.lower().replace(" ", "_"))}
+        self._exact = frozenset(requested)
         self.ambiguous: dict[str, tuple[str, ...]] = {}
         self.mixed: dict[str, str] = {}
         self.held_out: dict[str, str] = {}
@@ -99,7 +100,8 @@ class Names:
         step_name = lower_name.replace(" ", "_")
         step_rank = self._steps.index(step_name) if step_name in self._steps else -1
         metric = mlflow_names.metric(name)
-        requested = self.requested.get(lower_name) or self.requested.get(metric.lower())
+        exact = name if name in self._exact else None
+        requested = exact or self.requested.get(lower_name) or self.requested.get(metric.lower())
         meaning = Meaning(requested or metric, step_rank)
         if len(self._cache) < _MAX_NAMES:
             self._cache[name] = meaning
