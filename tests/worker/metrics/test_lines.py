@@ -531,6 +531,10 @@ def test_a_whole_number_after_an_average_is_a_count(line: str) -> None:
     assert "accuracy" not in lines.LineParser((), Names(("accuracy",))).parse(line).metrics
 
 
+def test_the_code_of_an_error_is_no_error() -> None:
+    assert "error" not in lines.LineParser((), Names(("error",))).parse("error code: 127").metrics
+
+
 @pytest.mark.parametrize(
     "line", ["Epoch 3 accuracy improved", "0.5 train accuracy", "in 3 accuracy rounds", "1.5x accuracy"]
 )

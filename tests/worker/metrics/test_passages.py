@@ -87,10 +87,16 @@ def found(root: Path, text: str, *names: str) -> dict[str, float]:
         Extension modules: numpy._core._multiarray_umath, torch._C (total: 1)
         """,
         "SIGTERM: 30 s to save a checkpoint and end\ntrialplane: wandb.watch has no effect: 3\n",
+        "make: *** [Makefile:3: run] Error 127\n",
+        "make[2]: [Makefile:3: run] Error 1 (ignored)\ngmake[1]: *** [all] Error 2\nscons: *** [run] Error 1\n",
     ],
 )
 def test_an_error_holds_no_metrics(tmp_path: Path, text: str) -> None:
-    assert found(tmp_path, text, "SystemExit", "total") == {"loss": 0.5}
+    assert found(tmp_path, text, "SystemExit", "total", "Error") == {"loss": 0.5}
+
+
+def test_an_error_behind_brackets_is_a_metric(tmp_path: Path) -> None:
+    assert found(tmp_path, "[epoch 1] Error 12\n", "Error") == {"Error": 12.0, "loss": 0.5}
 
 
 def test_the_line_after_a_traceback_counts_again(tmp_path: Path) -> None:

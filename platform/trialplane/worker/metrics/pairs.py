@@ -292,10 +292,10 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
     # Between the name and its value: other words and a sign as `:`, or `on the 100 images:`, or `is`, or
     # `AVG`, or `->`, or `has been updated to`, or `improved from 0.4 to`, or `decreased (0.4 -->`,
     # or `is ==>`, or `on the test set is`, or after an article `of`, or nothing. In `accuracy of  cat : 40 %` the value is
-    # that of a class.
+    # that of a class; in `error code: 127` it is no error.
     fraction_ahead = r"(?=\s*+[-+]?(?:\d*\.\d|\d+(?:e|\s?%)))"
     between = (
-        r"(?!\s+of\s+(?!model|net)\w++\s:\s*+\d++\s%)(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]"
+        r"(?!\s+code\b|\s+of\s+(?!model|net)\w++\s:\s*+\d++\s%)(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]"
         # Only before a decimal number: `loss average 10 batches` has none.
         r"|\s+(?:avg|average|mean|score|value)\b(?=\s*+[-+]?\d*\.\d)|\s*+is\b(?!\s*+[=-]+>)|\s*+(?:is\s++)?[=-]{1,3}>"
         # Not of one part: `on fold 3 is 0.5`, `of class cat is 0.5`.

@@ -1,9 +1,9 @@
 """Recognize the passages of a program's output in which numbers are usually not results.
 
-These are tracebacks, warnings of Python, stacks as `faulthandler` prints them, lines of the platform itself, tables of a
-model's layers, counts of its parameters, lines of the logs of Optuna and LightGBM, and dumps of arguments or objects:
-`Namespace(lr=0.1, …)`, `Config: {…}`, a model, or a heading like `Arguments:` with a setting in each line below. In dumps,
-logs and counts, the metrics that the job names still count as results. Pure: text in, text out.
+These are tracebacks, warnings of Python, stacks as `faulthandler` prints them, errors of make, lines of the platform itself,
+tables of a model's layers, counts of its parameters, lines of the logs of Optuna and LightGBM, and dumps of arguments or
+objects: `Namespace(lr=0.1, …)`, `Config: {…}`, a model, or a heading like `Arguments:` with a setting in each line below. In
+dumps, logs and counts, the metrics that the job names still count as results. Pure: text in, text out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ _OPTUNA_LOG = re.compile(r"(?:\x1b\[[\d;]*m)*\[[DIWEC] \d{4}-\d\d-\d\d [\d:,]+\]
 # LightGBM's own messages, but not the metrics of its command: `[LightGBM] [Info] Iteration:1, valid_1 auc : 0.77`.
 _LIGHTGBM_LOG = re.compile(r"\[LightGBM\] \[\w+\] (?!Iteration:)")
 _WARNING = re.compile(r"\S+:\d+: \w*Warning: ")  # train.py:3: FutureWarning: use alpha=0 instead
+# make: *** [Makefile:3: run] Error 127, make[1]: [Makefile:3: run] Error 1 (ignored), and scons: *** [run] Error 1
+_MAKE_ERROR = re.compile(r"(?:\S*make(?:\[\d+\])?: (?:\*\*\* )?|(?:\S+: )?\*\*\* )\[.*\] Error \d{1,3}(?: \(ignored\))?\s*$")
 _OWN_PREFIXES = ("SIGTERM: ", "trialplane: ", "Extension modules: ")  # faulthandler writes the last one
 
 _WORDS = r"(?:hyper[- ]?)?param(?:eter)?s|hparams|arg(?:ument)?s|config(?:uration)?|options|settings|flags|opts?|cfg"
@@ -116,7 +118,7 @@ class Passages:
         if _STACK in line:
             self._in_stack = True
             return _NO_RESULT
-        if line.startswith(_OWN_PREFIXES) or _WARNING.match(line):
+        if line.startswith(_OWN_PREFIXES) or _WARNING.match(line) or ("] Error " in line and _MAKE_ERROR.match(line)):
             return _NO_RESULT
         return self._begin_dump_or_log(line) if self._has_dumps else ResultPart(line)
 
