@@ -291,14 +291,25 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     return ""
 
 
-def similar(word: str, candidates: Iterable[str]) -> list[str]:
-    """Return up to three candidates that are similar to a name, the most similar first."""
-    # Without the dashes of flags, which are no similarity.
-    candidate_by_bare_name = {name.lstrip("-"): name for name in sorted(candidates)}
-    bare_word = word.lstrip("-")
-    is_comparable = len(bare_word) <= _LONGEST_NAME
-    close = difflib.get_close_matches(bare_word, candidate_by_bare_name, n=3, cutoff=0.5) if is_comparable else []
-    return [candidate_by_bare_name[name] for name in close]
+def similar(word: str, candidates: Iterable[str], cutoff: float = 0.5) -> list[str]:
+    """Return up to three candidates that are similar to a name, the most similar first.
+
+    Args:
+        word: The name.
+        candidates: The candidates.
+        cutoff: Least similarity, from 0 to 1; with 1, only the case of letters and the dashes of flags may differ.
+    """
+    names_by_bare_name: dict[str, list[str]] = {}
+    for name in sorted(candidates):
+        names_by_bare_name.setdefault(_bare(name), []).append(name)
+    is_comparable = len(word) <= _LONGEST_NAME
+    close = difflib.get_close_matches(_bare(word), names_by_bare_name, n=3, cutoff=cutoff) if is_comparable else []
+    return [name for bare_name in close for name in names_by_bare_name[bare_name]]
+
+
+def _bare(name: str) -> str:
+    """Return what counts for the similarity of a name: neither the dashes of flags nor the case of letters."""
+    return name.lstrip("-").replace("-", "_").lower()
 
 
 def counted(number: float, noun: str) -> str:

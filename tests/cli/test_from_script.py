@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shlex
 from pathlib import Path
@@ -841,6 +842,39 @@ def test_a_size_that_two_layers_share_is_offered(platform, written: Path) -> Non
     assert made().enqueue == ({"lr": 0.1, "size_out": 50},)
 
 
+TEXTS = {
+    "call": ("fit.py", "compile.0", {"fit.py": "n = 3\nmodel.compile('sgd', 'mse')\n"}),
+    "module": (
+        "nets.py",
+        "compile.0",
+        {"fit.py": "n = 3\nimport nets\n", "nets.py": "x = 1\nmodel.compile('sgd', 'mse')\n"},
+    ),
+    "keyword": ("nets.py", "kind", {"fit.py": "n = 3\nimport nets\n", "nets.py": "x = 1\nNet(kind='sgd')\n"}),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+@pytest.mark.parametrize("source", ["src/fit.py", "python src/fit.py"])
+def test_a_text_that_is_one_of_the_choices_is_offered(platform, written: Path, case: str, source: str) -> None:
+    file, name, texts = TEXTS[case]
+    write(written, texts)
+    words = ("init", "--from", source, "--space", "n=1..9", "--no-smoke")
+    refused = platform(*words, "--space", "optimizer=sgd,adam")
+    assert refused.exit_code == 2 and f"has no parameter optimizer; did you mean {name}?; " in refused.stderr, refused.output
+    [command] = re.findall(rf'`([^`]+)` searches the "sgd" in (?:src/)?{file}:2; nothing was changed', refused.stderr)
+    result = platform(*shlex.split(command)[1:])
+    assert result.exit_code == 0, result.output
+    assert made().search.enqueue == ({"n": 3, name: "sgd"},)
+
+
+@pytest.mark.parametrize("more", ["other.compile('adam')", "def tune(kind='adam'): ..."])
+def test_no_text_is_offered_that_may_be_another(platform, written: Path, more: str) -> None:
+    write(written, {"fit.py": "n = 3\nimport nets, others\n", "nets.py": "m.compile('sgd')\n", "others.py": f"{more}\n"})
+    result = platform("init", "--from", "src/fit.py", "--space", "optimizer=sgd,adam", "--no-smoke")
+    assert result.exit_code == 2 and "has no parameter optimizer" in result.stderr, result.output
+    assert ("did you mean compile.0" in result.stderr) == more.startswith("def"), result.output
+
+
 def test_a_script_that_removes_its_folder_has_a_job(platform, written: Path) -> None:
     removing = "import argparse, os, shutil\nshutil.rmtree(os.getcwd())\np = argparse.ArgumentParser()\n"
     reading = "p.add_argument('--lr', type=float, default=0.1)\np.parse_args()\nprint('val_acc=0.5')\n"
@@ -933,9 +967,10 @@ def test_the_user_may_say_what_is_searched(platform, written: Path, style: str) 
         (written / ("fit.py" if source.startswith("python") else Path(source).name)).write_text(text)
     result = platform("init", "--from", source, "--space", f"{misspelled}=1..5")
     assert result.exit_code == 2 and f"has no parameter {misspelled}; did you mean {name}" in result.stderr, result.output
+    [command] = re.findall(rf"; type `(platform init --from [^`]+ {name})=1..5`; nothing", result.stderr)
     files = [Path("job.yaml"), Path("src/job.yaml")]
     assert not any(map(Path.exists, files))
-    result = platform("init", "--from", source, "--space", f"{name}=0.5..5")
+    result = platform(*shlex.split(f"{command}=0.5..5")[1:])
     assert result.exit_code == 0 and "its metrics: " in result.stderr, result.output
     [file] = filter(Path.exists, files)
     job = load.load_job(file.parent)

@@ -161,6 +161,7 @@ def test_parsers_of_dataclasses_read_flags_as_they_were_meant() -> None:
         ("def fit(lr):\n    pass\nfit(2)\nfit(3)", "def fit(lr):\n    pass\nfit(2)\nfit(3)"),
         ("def fit(n, lr):\n    pass\nfit(*data, 2)", "def fit(n, lr):\n    pass\nfit(*data, 2)"),
         ("def fit(lr):\n    pass\nmodel.fit(2)", "def fit(lr):\n    pass\nmodel.fit(2)"),
+        ("def fit(lr='a'):\n    pass\nfit('b')", "def fit(lr='a'):\n    pass\nfit(5)"),
         (
             "def fit(lr):\n    pass\n\ndef fit(n):\n    pass\nfit(2)",
             "def fit(lr):\n    pass\n\ndef fit(n):\n    pass\nfit(2)",
@@ -257,6 +258,17 @@ def test_numbers_of_keywords_without_another_name_are_numbered() -> None:
     assert {name for name, spot in arguments.spots(tree).items() if spot.is_numbered} == {"x", "x_2", "x_3"}
     arguments.replace_values(tree, {"x_2": 7, "x_3": 8})
     assert ast.unparse(tree).startswith(text.replace("3", "7").replace("-5", "8"))
+
+
+def test_a_text_in_a_call_has_the_name_of_its_place() -> None:
+    text = "def fit(kind): ...\nfit('a')\nm.compile('adam', n, 'mse', by='x')\nnn.Act('relu')\nf(nn.Act('tanh'))(1)('b')"
+    tree = ast.parse(text)
+    spots = arguments.spots(tree)
+    names = ["compile.0", "compile.2", "Act.0", "Act.0_2"]
+    assert [name for name, spot in spots.items() if spot.is_unnamed_text] == names
+    assert arguments.shown_names(spots) == ["kind", "by"]
+    arguments.replace_values(tree, {"compile.2": "mae", "Act.0_2": "elu"})
+    assert ast.unparse(tree) == ast.unparse(ast.parse(text.replace("mse", "mae").replace("tanh", "elu")))
 
 
 @pytest.mark.parametrize(

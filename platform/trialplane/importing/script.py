@@ -592,14 +592,18 @@ def _settings_files(text: str, *, by_argument: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.removeprefix("./") for name in names))
 
 
-def settings_options(text: str, name: str) -> list[Option]:
-    """Return the values of a settings file, whose suffix shows its format, as options; none if it cannot be read."""
+def settings_options(text: str, name: str, requested: Collection[str] = ()) -> list[Option]:
+    """Return the values of a settings file, whose suffix shows its format, as options; none if it cannot be read.
+
+    Texts without a name of their own are left out, except requested ones.
+    """
     try:
         values = settings.values(text, name)
     except ValueError:
         return []
     spots = arguments.spots(notebook.parse(text)) if name.endswith(".py") else {}
-    options = list(_leaves(values))
+    unnamed = {key for key, spot in spots.items() if spot.is_unnamed_text}.difference(requested)
+    options = [option for option in _leaves(values) if option.name not in unnamed]
     for index, option in enumerate(options):
         if (spot := spots.get(option.name)) is not None:
             aliases = spot.longer_names(option.name)
@@ -719,7 +723,7 @@ def _text_options(tree: ast.Module, requested: Collection[str]) -> Iterator[Opti
             continue
         aliases = spot.longer_names(name)
         is_unnamed = spot.is_numbered or name in first_arguments
-        place = _place(functions, spot) if is_unnamed else ""
+        place = _place(functions, spot) if is_unnamed or spot.is_unnamed_text else ""
         option = Option(name, value, _kind(value), aliases=aliases, place=place, shared=spot.is_shared)
         is_likely = guess.parameter(option) is not None
         is_requested = name.lower() in requested_keys

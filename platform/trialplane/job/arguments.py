@@ -189,6 +189,7 @@ class Spot:
         is_numbered: Whether it is one of several keywords of calls with the same name, and a number tells it from them.
         is_shared: Whether one layer puts the number out and the next one takes it in.
         is_chained: Whether an assignment gives the value to several targets: `width = depth = 3`.
+        is_unnamed_text: Whether it is a text in a call that has no other name than that of its place in the call.
     """
 
     parent: Any
@@ -200,6 +201,7 @@ class Spot:
     is_numbered: bool = False
     is_shared: bool = False
     is_chained: bool = False
+    is_unnamed_text: bool = False
 
     @property
     def value(self) -> ast.expr | None:
@@ -233,7 +235,7 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
     - A name that is assigned at the top level or in the main block has the value of its first assignment. If that is a
       number, it has the last number that is assigned to it there, and stands for all of them.
     - Any other name has the constant that a call, a dict, an item, an attribute or a class gives it: `Adam(lr=0.1)`. Without
-      one, it has the number that a call of the script's own function gives it by position: `train(30)` after
+      one, it has the number or text that a call of the script's own function gives it by position: `train(30)` after
       `def train(epochs)`. Without that, it has the default of a function's argument: `def train(lr=0.1)`. A constant is a
       number, a text or a boolean.
     - If there are several such constants, it is unknown which one is meant, and the name is left out. But if all are the
@@ -245,6 +247,8 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
     - The number of a keyword that has no name by these rules is numbered as well: the second `Net(width=8)` is `width_2`.
     - A whole number that one layer puts out and the next one takes in has one name, which stands for both: `Linear_2` in
       `Linear(8, 50), Linear(50, 4)`, and `size_out` in `Dense(size_in=8, size_out=50), Dense(size_in=50, size_out=4)`.
+    - A text that a call has by position, and that has no name by these rules, has that of what is called and its index:
+      `compile.0` for `model.compile("adam")`. That of the second such call is `compile.0_2`.
     """
     top_level = {name: _assigned_spot(positions) for name, positions in _assignments(tree).items()}
     by_name: dict[str, list[Spot]] = {}
@@ -267,7 +271,13 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
         if owner and name not in unambiguous and len(owned_spots) == 1
     }
     named = longer_named | top_level | unambiguous
-    return _linked(tree, _numbered_spots(tree, named) | first_argument_spots(tree) | named)
+    unnamed = _text_spots(tree, named) | _numbered_spots(tree, named) | first_argument_spots(tree)
+    return _linked(tree, unnamed | named)
+
+
+def shown_names(spots: Mapping[str, Spot]) -> list[str]:
+    """Return the names of values for a message. Texts without a name of their own are too many."""
+    return [name for name, spot in spots.items() if not spot.is_unnamed_text]
 
 
 def similar_size(name: str, shared_names: Iterable[str]) -> str:
@@ -279,9 +289,8 @@ def _linked(tree: ast.Module, spots: Mapping[str, Spot]) -> dict[str, Spot]:
     """Return positions by name, with one name for a whole number that one layer puts out and the next one takes in."""
     names = {id(spot.value): name for name, spot in spots.items()}  # by identity: equal values are different nodes
     linked = dict(spots)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     last_outputs: dict[str, Spot] = {}  # class → what its last layer puts out
-    for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
+    for call in _calls_in_order(tree):
         layer = ast.unparse(call.func)
         inputs, outputs = _layer_size(call, 0, _IN), _layer_size(call, 1, _OUT)
         last_output = last_outputs.pop(layer, None)
@@ -321,7 +330,7 @@ def _constant_spots(tree: ast.Module) -> Iterator[tuple[str, Spot]]:
     """Yield each name to which a script gives a number, a text or a boolean, with the position of that value."""
     names_by_call = signatures(tree)
     for node, owner in _nodes_with_owners(tree):
-        for name, position in (*_values_in(node), *_positional_numbers(node, names_by_call)):
+        for name, position in (*_values_in(node), *_positional_constants(node, names_by_call)):
             spot = _unwrapped(position)
             if isinstance(spot.value, ast.Constant) and isinstance(spot.value.value, (int, float, str)):
                 yield name, dataclasses.replace(spot, owner=owner, is_default=isinstance(node, ast.arguments))
@@ -354,17 +363,50 @@ def _positional_names(function: ast.FunctionDef) -> tuple[str, ...]:
     return tuple(argument.arg for argument in (*function.args.posonlyargs, *function.args.args))
 
 
-def _positional_numbers(node: ast.AST, names_by_call: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Spot]]:
-    """Yield the numbers that a call gives to arguments by position, with their names, except those of a class's name."""
-    if not isinstance(node, ast.Call) or not any(map(_is_number, node.args)):
+def _positional_constants(node: ast.AST, names_by_call: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Spot]]:
+    """Yield the numbers and texts that a call gives to arguments by position, with their names.
+
+    A number that has the name of a class is left out.
+    """
+    if not isinstance(node, ast.Call) or not any(_is_number(value) or _is_text(value) for value in node.args):
         return
     function = ast.unparse(node.func)
     is_class = function.rpartition(".")[2][0].isupper()  # see `first_argument_spots`
     for index, (name, value) in enumerate(zip(names_by_call.get(function, ()), node.args, strict=False)):
         if isinstance(value, ast.Starred):  # it stands for an unknown number of arguments
             return
-        if _is_number(value) and (index or not is_class):
+        if _is_text(value) or (_is_number(value) and (index or not is_class)):
             yield name, Spot(node.args, index, is_positional=True)
+
+
+def _text_spots(tree: ast.Module, named: Mapping[str, Spot]) -> dict[str, Spot]:
+    """Return the positions of texts that calls have by position: `compile.0` and `compile.0_2` for two `compile("adam")`.
+
+    Those that have a name of their own are left out.
+    """
+    named_values = _identities(named)
+    counts: Counter[str] = Counter()
+    positions: dict[str, Spot] = {}
+    for call in _calls_in_order(tree):
+        match call.func:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                for index, value in enumerate(call.args):
+                    if _is_text(value) and id(value) not in named_values:
+                        key = f"{name}.{index}"
+                        counts[key] += 1
+                        positions[_numbered(key, counts[key])] = Spot(call.args, index, is_unnamed_text=True)
+    return positions
+
+
+def _calls_in_order(tree: ast.Module) -> list[ast.Call]:
+    """Return the calls in a script, in the order of its text."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return sorted(calls, key=lambda call: (call.lineno, call.col_offset))
+
+
+def _identities(named: Mapping[str, Spot]) -> set[int]:
+    """Return the identities of the values at some positions, because two equal values in a script are two nodes."""
+    return {id(position.value) for spot in named.values() for position in (spot, *spot.others)}
 
 
 def _numbered_spots(tree: ast.Module, named: Mapping[str, Spot]) -> dict[str, Spot]:
@@ -372,9 +414,8 @@ def _numbered_spots(tree: ast.Module, named: Mapping[str, Spot]) -> dict[str, Sp
 
     Those that have a name of their own are left out.
     """
-    # By identity, because two equal values in the script are two nodes of the tree.
-    named_values = {id(position.value) for spot in named.values() for position in (spot, *spot.others)}
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _has_settings(node)]
+    named_values = _identities(named)
+    calls = filter(_has_settings, _calls_in_order(tree))
     keywords = [keyword for call in calls for keyword in call.keywords if keyword.arg and _is_number(keyword.value)]
     counts: Counter[str] = Counter()
     positions: dict[str, Spot] = {}
@@ -401,13 +442,14 @@ def _numbered(name: str, number: int) -> str:
 
 def first_argument_spots(tree: ast.Module) -> dict[str, Spot]:
     """Return the positions of the numbers that are the first argument of a class, by name, see `spots`."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args and _is_number(node.args[0])]
     counts: Counter[str] = Counter()
     positions: dict[str, Spot] = {}
-    for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
+    for call in _calls_in_order(tree):
         match call.func:
             # By convention, the name of a class begins with an upper-case letter.
-            case ast.Name(id=name) | ast.Attribute(attr=name) if name[0].isupper() and not name.endswith(_NO_CLASSES):
+            case ast.Name(id=name) | ast.Attribute(attr=name) if (
+                call.args and _is_number(call.args[0]) and name[0].isupper() and not name.endswith(_NO_CLASSES)
+            ):
                 counts[name] += 1
                 positions[_numbered(name, counts[name])] = Spot(call.args)
     return positions
@@ -426,6 +468,11 @@ def _is_number(node: ast.expr | None) -> bool:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):
         node = node.operand
     return isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
+
+
+def _is_text(node: ast.expr) -> bool:
+    """Whether an expression is a text."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _nodes_with_owners(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:

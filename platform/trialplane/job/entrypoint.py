@@ -270,7 +270,11 @@ def _globals_issues(job: Job, folder: Path, script: str, broken: Collection[Fiel
     for field, names in (("params", job.params), ("space", job.search.names)):
         for name in names:
             if (field,) not in broken and name not in spots and name not in set_elsewhere:
-                text = f"{file.name} gives {name} no single value; {errors.nearest(name, spots)}".rstrip("; ")
+                text = (
+                    f"{file.name} gives {name} no single value; {errors.nearest(name, arguments.shown_names(spots))}".rstrip(
+                        "; "
+                    )
+                )
                 yield Issue((field, name), text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -15,6 +16,7 @@ _MOST_FILES = 200
 _IMPORTS = ("import_module", "__import__")  # functions that import a module by its name
 _MODULE = re.compile(r"\w{1,99}(?:\.\w{1,99}){0,9}")
 _TESTS = re.compile(r"(?:^|/)tests?(?:/|_[^/]*$)|_tests?\.py$")  # tests/layers.py, test_layers.py, layers_test.py
+_NUMBERS = re.compile(r"(?:[._]\d+)+$")  # at the end of the name of an unnamed value: Dropout_2, compile.0_2
 
 
 class ModulePath(NamedTuple):
@@ -192,7 +194,7 @@ def with_values(
         module = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else ""
         # Most modules of a large project do not have the names, and finding all of their values takes long.
         text = settings.normalized(_text(path)) if module and not _TESTS.search(module) else ""
-        if any(re.sub(r"_\d+$", "", settings.normalized(name).rpartition(".")[2]) in text for name in names):
+        if any(_NUMBERS.sub("", settings.normalized(name)).rpartition(".")[2] in text for name in names):
             set_keys[module], default_keys[module] = _values(path, program[path].tree, trees)
     keys_by_module: dict[str, list[str]] = {}
     for name in names:
@@ -203,6 +205,52 @@ def with_values(
         return None
     [(module, keys)] = keys_by_module.items()
     return ModuleValues(module, keys, program[folder / module].texts)
+
+
+class Text(NamedTuple):
+    """A text in a script, or in a module that it imports, that a parameter can replace.
+
+    Attributes:
+        module: Path of the file, relative to the folder of the job.
+        name: Name of the value; see `arguments.spots`.
+        text: The text.
+        line: Its line.
+    """
+
+    module: str
+    name: str
+    text: str
+    line: int
+
+
+def texts(choices: Collection[str], file: Path, folder: Path, roots: Sequence[Path]) -> list[Text]:
+    """Return the texts in a script that are among some choices, or else those in the only module that has any.
+
+    For the other arguments, see `with_values`, which returns the module for the name of such a text.
+    """
+    texts_by_file: dict[Path, list[Text]] = {}
+    for path, module in _program(file, roots).items() if choices else ():
+        if path.is_relative_to(folder) and any(choice in _text(path) for choice in choices):
+            module_name = path.relative_to(folder).as_posix()
+            constants = [(name, spot.value) for name, spot in arguments.spots(module.tree).items()]
+            matches = [
+                Text(module_name, name, constant.value, constant.lineno)
+                for name, constant in constants
+                if isinstance(constant, ast.Constant) and isinstance(constant.value, str) and constant.value in choices
+            ]
+            if matches:
+                texts_by_file[path] = matches
+    if file in texts_by_file:
+        return texts_by_file[file]
+    own_names = arguments.spots(notebook.parse_or_empty(_text(file)))
+    in_modules = [
+        text
+        for text in itertools.chain(*texts_by_file.values())
+        if text.name not in own_names
+        and (values := with_values([text.name], file, folder, roots)) is not None
+        and (values.module, values.keys) == (text.module, [text.name])
+    ]
+    return in_modules if len({text.module for text in in_modules}) == 1 else []
 
 
 def _meant(name: str, keys_by_module: Mapping[str, Mapping[str, Sequence[str]]]) -> list[tuple[str, str]]:

@@ -169,7 +169,7 @@ def _script_remedy(name: str, spots: Mapping[str, arguments.Spot]) -> str:
     if name in spots:
         return f"write `arguments: globals` to replace the value of {name} in its text, or type `--set arguments=globals`"
     shared = arguments.similar_size(name, (key for key, spot in spots.items() if spot.is_shared))
-    hint = f"did you mean {shared}?" if shared else errors.nearest(name, spots)
+    hint = f"did you mean {shared}?" if shared else errors.nearest(name, arguments.shown_names(spots))
     hint = f"{hint.removesuffix('?')} in its text, with `--set arguments=globals`? Or " if hint.endswith("?") else ""
     return f"{hint}let it read --{name}, for example by argparse; if it does, unseen here, type `--set arguments=flags`"
 

@@ -59,9 +59,10 @@ def make(file: Path, request: Request, call: script.Call | None = None) -> int:
     if file.name == dvc.FILE and file.is_file():
         return make_of_pipeline(dvc.Command(file=str(file)), request)
     exported: NewFile | None = None
+    notebook_file: Path | None = None
     started_commands: tuple[str, ...] = ()
     if file.is_file() and file.suffix == ".ipynb":
-        exported = _notebook_code(file)
+        notebook_file, exported = file, _notebook_code(file)
         file = exported.path
     elif not file.is_file() or not (file.suffix == ".py" or launcher.is_launcher(file)):
         raise _unusable_error(file)
@@ -77,7 +78,8 @@ def make(file: Path, request: Request, call: script.Call | None = None) -> int:
     options = _options_with_dotenv(parsed_script, real.parent / ".env")
     parsed_script = dataclasses.replace(parsed_script, options=options)
     new_files = () if exported is None else (exported,)
-    return writing.write_job(Origin(file, real, text, file.name, new_files, call, started_commands), parsed_script, request)
+    origin = Origin(file, real, text, file.name, new_files, call, started_commands, notebook_file)
+    return writing.write_job(origin, parsed_script, request)
 
 
 def make_of_pipeline(command: dvc.Command, request: Request) -> int:

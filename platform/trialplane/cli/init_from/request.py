@@ -85,6 +85,7 @@ class Origin:
         new_files: Files to write beside the job's.
         call: Call of the script in a command that the user types; None without one.
         started_commands: Of a shell script, the commands that make the jobs of its Python commands, for messages.
+        notebook: Notebook whose code the file is; None for another file.
     """
 
     file: Path
@@ -94,11 +95,12 @@ class Origin:
     new_files: tuple[NewFile, ...] = ()
     call: script.Call | None = None
     started_commands: tuple[str, ...] = ()
+    notebook: Path | None = None
 
     @property
     def source(self) -> str:
         """The file or the command line as the user types it."""
-        return str(self.file) if self.text else self.title
+        return str(self.notebook or self.file) if self.text else self.title
 
     @property
     def short_title(self) -> str:

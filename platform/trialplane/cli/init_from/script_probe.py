@@ -38,6 +38,7 @@ _BY_PARAMS = (
 )
 _MOST_SETTINGS_FILES = 200
 _MOST_PLACES = 20  # values without a name of their own in a message
+_NEAR = 0.75  # similarity of a misspelled name to the one that is meant
 # Name of an argument that may take pairs of a name and a value.
 _TAKES_PAIRS = re.compile(r"(?:hyper[_-]?)?param(?:eter)?s|hparams|overrides?|opts?")
 # Flag of absl for bindings of gin.
@@ -367,8 +368,7 @@ def _options_in_file(
         in_file = constants
         command = dataclasses.replace(command, config=called.copy.name)
     if called.script.style is not Style.HYDRA:  # which does not list all keys
-        python_path = called.call.variables.get("PYTHONPATH", "").split(os.pathsep)
-        path = [Path(called.call.folder, entry) for entry in (".", *filter(None, python_path))]
+        path = [Path(called.call.folder), *_python_path(called.call)]
         typed = called.call.arguments
         module, constants, declared = _module_constants(called.copy, path, requested, declared, in_file, in_command, typed)
         if constants:
@@ -439,7 +439,7 @@ def _module_constants(
             reason = f"{keys}: a value in {module}, which {name} chooses; so one job cannot search both"
             raise InputError(f"{reason}; leave out --space {name}, and make a job for each value of it; nothing was changed")
     output.note(f"{keys}: a value in {module}, which {copy.name} imports")
-    options = script.settings_options(script_folder.source(copy.folder / module), module)
+    options = script.settings_options(script_folder.source(copy.folder / module), module, in_module.keys)
     fixed = tuple(f"{name}: chooses {module}, of which values are searched" for name in choosing)
     others = tuple(option for option in declared.options if option.name not in choosing)
     declared = dataclasses.replace(declared, options=others, left_out=(*declared.left_out, *fixed))
@@ -1041,15 +1041,13 @@ def refuse_unknown(
     if declared.failure:
         names_text = " and no ".join(unknown_names)
         raise InputError(f"{title} has no parameter {names_text}, and {not_asked(declared)}; nothing was changed")
-    call = parsed_script.call or script.Call(copy.file.name)
+    call = parsed_script.call or script.Call(copy.name)
     names_in_files = [name for name in unknown_names if not (_longer_names(name, known_names) or _remark_on(name, declared))]
     default_files = _default_files(declared, copy.folder, call)
     keys = {name: _find_key(name, copy.folder, call.arguments, default_files) for name in names_in_files}
     # A script that reads no arguments opens only files that its code names.
     code = script_folder.module_text(copy.path) if reach.reads_nothing(copy.path, (copy.folder,)) else None
     in_files = {name: key for name, key in keys.items() if key and (code is None or Path(key.file).stem in code)}
-    shared = {option.name: option for option in declared.options if option.shared}
-    similar_sizes = {name: shared[size] for name in unknown_names if (size := arguments.similar_size(name, shared))}
     started_remedy = launcher.started_remedy(started_commands)
     # Of a command that a shell script starts, the settings file is found.
     remedy = (
@@ -1057,12 +1055,8 @@ def refuse_unknown(
         if in_files and started_remedy
         else _file_remedy(in_files, default_files, declared, call.folder, typed)
     )
-    remedy = remedy or _remedy_with_names(typed, unknown_names, declared.options)
-    if not remedy and typed and len(unknown_names) == 1 and similar_sizes:
-        [(name, layer_size)] = similar_sizes.items()
-        command = _with_names(typed, {name: [layer_size.name]})
-        shared_by = f"the {layer_size.default} in {layer_size.place}, which one layer puts out and the next takes in"
-        remedy = f"; `{command}` searches {shared_by}"
+    meant = {name: _meant_options(name, space, declared) or _meant_texts(space[name], copy, call) for name in unknown_names}
+    remedy = remedy or _remedy_with_names(typed, meant)
     is_unlike_all = not any(
         _is_similar(name, known_names - set(space)) or _remark_on(name, declared) for name in unknown_names
     )
@@ -1077,7 +1071,7 @@ def refuse_unknown(
         remedy = _part_remedy(unknown_names[0], space[unknown_names[0]], typed) + remedy
     if places := [f"{option.name}: {option.default}, {option.place}" for option in declared.options if option.place]:
         remedy = f"; those without a name of their own are {'; '.join(places[:_MOST_PLACES])}{remedy}"
-    hints = _names_with_hints(unknown_names, space, declared, in_files, similar_sizes)
+    hints = _names_with_hints(meant, space, declared, in_files)
     raise InputError(f"{title} has no parameter {'; and no '.join(hints)}{reason}{remedy}; nothing was changed")
 
 
@@ -1109,28 +1103,25 @@ def _is_similar(name: str, known_names: Collection[str]) -> bool:
 
 
 def _names_with_hints(
-    unknown_names: Sequence[str],
+    meant: Mapping[str, Sequence[Option]],
     requested: Collection[str],
     declared: Declared,
     in_files: Mapping[str, _FileKey],
-    similar_sizes: Mapping[str, Option],
 ) -> list[str]:
     """Return unknown names of parameters, each with a hint at the name or the file that the user may mean.
 
     Args:
-        unknown_names: The names.
+        meant: The options that each unknown name may mean.
         requested: Names of all parameters that the user wants to search.
         declared: Arguments of the script.
         in_files: Key in a settings file of each name that one has.
-        similar_sizes: Size of a layer that an unknown name may mean.
     """
     known_names = {option.name for option in declared.options}
     other_names = known_names - set(requested)  # the user does not mean a name twice
     names_with_hints: list[str] = []
-    for name in unknown_names:
+    for name in meant:
         remark = _remark_on(name, declared)
         longer_names = _longer_names(name, known_names)
-        last_part = re.split(r"\.|__", name)[-1]  # of `svc.C`, or `svc__C` of a pipeline
         all_names = errors.nearest("", known_names)  # "there are …", which is printed once
         if name in in_files:
             names_with_hints.append(f"{name}; {in_files[name].file} has {in_files[name].key}")
@@ -1138,12 +1129,10 @@ def _names_with_hints(
             names_with_hints.append(remark)
         elif longer_names:
             names_with_hints.append(f"{name}, but several: {' or '.join(longer_names)}")
-        elif last_part in known_names:  # the file or the script has only one value of this name
-            names_with_hints.append(f"{name}; did you mean {last_part}?")
+        elif len(meant[name]) == 1:
+            names_with_hints.append(f"{name}; did you mean {meant[name][0].name}?")
         elif _is_similar(name, other_names):
             names_with_hints.append(f"{name}; {errors.nearest(name, other_names)}")
-        elif name in similar_sizes:
-            names_with_hints.append(f"{name}; did you mean {similar_sizes[name].name}?")
         elif all_names and not any(all_names in text for text in names_with_hints):
             names_with_hints.append(f"{name}; {all_names}")
         else:
@@ -1161,23 +1150,59 @@ def _longer_names(name: str, known_names: Collection[str]) -> list[str]:
     return sorted(known_name for known_name in known_names if known_name.endswith(f".{name}"))
 
 
-def _remedy_with_names(typed: str, unknown_names: Sequence[str], options: Sequence[Option]) -> str:
-    """Return the clause with the user's command and known names in place of unknown ones; "" if one of them has none."""
-    space_words = (word for option, word in itertools.pairwise(shlex.split(typed)) if option == "--space")
-    choices_by_name = {name: texts.split(",") for name, _, texts in (word.partition("=") for word in space_words)}
-    meant_names = {name: _meant_names(name, choices_by_name.get(name, []), options) for name in unknown_names}
-    if not typed or not all(meant_names.values()):
-        return ""
-    return f"; `{_with_names(typed, meant_names)}` searches each of them: leave out those that you do not mean"
+def _remedy_with_names(typed: str, meant: Mapping[str, Sequence[Option]]) -> str:
+    """Return the clause with the user's command and known names in place of unknown ones; "" if one of them has none.
 
-
-def _meant_names(name: str, choices: Sequence[str], options: Sequence[Option]) -> list[str]:
-    """Return the options that a name may mean: those that end with it, or else those whose value is one of its choices.
-
-    `optimizer=sgd,adam` may mean `optim.name`, which is sgd.
+    Args:
+        typed: The user's command.
+        meant: The options that each unknown name may mean.
     """
-    longer_names = _longer_names(name, {option.name for option in options})
-    return longer_names or [option.name for option in options if option.kind == "str" and option.default in choices]
+    if not typed or not all(meant.values()):
+        return ""
+    command = _with_names(typed, {name: [option.name for option in options] for name, options in meant.items()})
+    options = [option for options in meant.values() for option in options]
+    if len(options) > len(meant):
+        return f"; `{command}` searches each of them: leave out those that you do not mean"
+    places = [
+        f"the {option.default} in {option.place}{', which one layer puts out and the next takes in' * option.shared}"
+        for option in options
+        if option.place
+    ]
+    return f"; `{command}` searches {' and '.join(places)}" if places else f"; type `{command}`"
+
+
+def _meant_options(name: str, space: Mapping[str, Mapping[str, Any]], declared: Declared) -> list[Option]:
+    """Return the options that an unknown name may mean, except those that are searched anyway.
+
+    Those that end with it, or else the one that is its last part or a similar name, or the size of a layer, or else those
+    whose value is one of its choices: `optimizer=sgd,adam` may mean `optim.name`, which is sgd.
+    """
+    options = {option.name: option for option in declared.options if option.name not in space}
+    last_part = re.split(r"\.|__", name)[-1]  # of `svc.C`, or `svc__C` of a pipeline
+    names = _longer_names(name, options) or [last_part] * (last_part in options)
+    if not names and not _remark_on(name, declared):
+        similar_names = errors.similar(name, options, cutoff=_NEAR) or errors.similar(name, options)
+        shared_size = arguments.similar_size(name, (key for key, option in options.items() if option.shared))
+        names = similar_names if len(similar_names) == 1 else [shared_size] * bool(shared_size and not similar_names)
+    choices = space[name].get("choices", ())
+    return [options[key] for key in names] or [
+        option for option in options.values() if option.kind == "str" and option.default in choices
+    ]
+
+
+def _meant_texts(parameter: Mapping[str, Any], copy: ScriptCopy, call: script.Call) -> list[Option]:
+    """Return the texts in a script, or in a module that it imports, that are among the choices of a parameter."""
+    choices = [choice for choice in parameter.get("choices", ()) if isinstance(choice, str)]
+    file = copy.folder / call.folder / call.script
+    path = [Path(call.folder), *_python_path(call), *map(Path, copy.start.path)]
+    roots = [file.parent, *(Path(os.path.normpath(copy.folder / entry)) for entry in path)]
+    texts = module_files.texts(choices, file, copy.folder, roots) if file.is_file() else []
+    return [Option(text.name, f'"{text.text}"', place=f"{text.module}:{text.line}") for text in texts]
+
+
+def _python_path(call: script.Call) -> list[Path]:
+    """Return the folders of PYTHONPATH in a call, relative to the folder in which the command is typed."""
+    return [Path(call.folder, entry) for entry in call.variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def _part_remedy(name: str, parameter: Mapping[str, Any], typed: str) -> str:
