@@ -11,10 +11,9 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp import Client, StdioServerParameters, stdio_client
 from tests.client.conftest import complete, failed
 
 from trialplane.cli import mcp as serving
@@ -23,12 +22,16 @@ from trialplane.client.sdk import Platform
 from trialplane.client.target import HERE
 from trialplane.wire.states import RunState
 
+if TYPE_CHECKING:
+    from mcp import Client
+
 PROGRAM = "import sys; from trialplane.cli import main; main.main(sys.argv[1:])"
 READING = ["list", "status", "results", "logs"]
 
 
 def served(talk: Callable[[Client], Awaitable[Any]], *flags: str) -> Any:
     """What a conversation with a new server gives."""
+    from mcp import Client, StdioServerParameters, stdio_client
 
     async def converse() -> Any:
         command = StdioServerParameters(

@@ -14,8 +14,6 @@ import click
 import fire
 import hypothesis
 import pytest
-import simple_parsing
-import transformers
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import strategies as given
 
@@ -124,6 +122,9 @@ class Options:
 
 
 def test_parsers_of_dataclasses_read_flags_as_they_were_meant() -> None:
+    import simple_parsing
+    import transformers
+
     made = arguments.build(["{flags}"], {name: PARAMS[name] for name in ("lr", "amp", "compile", "sizes")}, {}, "value")
     assert simple_parsing.parse(Options, args=made) == Options(1e-05, True, False, [64, 32])
     (read,) = transformers.HfArgumentParser(Options).parse_args_into_dataclasses(args=made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,13 +121,13 @@ def pictures(factory: pytest.TempPathFactory) -> Path:
 def browser(flags: Sequence[str] = FLAGS) -> Iterator[Any]:
     """Start the browser; gives a function that opens a file, or an address, as a `Page`.
 
-    It opens all pages in the same tab, unless it is given the number of another one: the browser compiles plotly.js for
-    each tab, which takes most of the time of a page.
+    It opens all pages in the same tab, unless it is given the number of another one, and all files from the same path: the
+    browser keeps the compiled plotly.js of an address in a tab, and compiling it takes most of the time of a page.
     """
     if PROGRAM is None:
         pytest.skip("there is no Chromium; apt-get install chromium-headless-shell")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as started:
+    with playwright.sync_playwright() as started, tempfile.TemporaryDirectory() as folder:
         chromium = started.chromium.launch(executable_path=PROGRAM, args=list(flags), timeout=PATIENCE)
 
         tabs: dict[int, Page] = {}
@@ -135,7 +136,8 @@ def browser(flags: Sequence[str] = FLAGS) -> Iterator[Any]:
             target: Path | str, viewport: Mapping[str, int] = WINDOW, color_scheme: str = "light", tab: int = 0
         ) -> Page:
             page = tabs[tab] if tab in tabs else tabs.setdefault(tab, Page(chromium.new_page()))
-            page.open(target.absolute().as_uri() if isinstance(target, Path) else target, viewport, color_scheme)
+            address = Path(shutil.copy(target, f"{folder}/page.html")).as_uri() if isinstance(target, Path) else target
+            page.open(address, viewport, color_scheme)
             return page
 
         try:

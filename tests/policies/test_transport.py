@@ -296,12 +296,6 @@ class TestDamage:
             transport.unpack(np.frombuffer(packed, dtype=np.uint8))
 
 
-def _has_gpu() -> bool:
-    import torch
-
-    return bool(torch.cuda.is_available())
-
-
 class TestTorch:
     """Tensors become arrays at the border."""
 
@@ -360,10 +354,11 @@ class TestTorch:
         np.testing.assert_array_equal(transport.unpack(buffer)[0], [1, 2, 3, 4])
 
     @pytest.mark.gpu
-    @pytest.mark.skipif(not _has_gpu(), reason="no GPU")
     def test_tensors_of_a_gpu_come_through_pinned_memory(self) -> None:
         import torch
 
+        if not torch.cuda.is_available():
+            pytest.skip("no GPU")
         base = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
         tree = {
             "large": base * 2,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wandb
 from tests.worker.conftest import Bench, Event
 
 from trialplane.job.program import MetricSource, Program
@@ -194,6 +193,8 @@ def test_what_a_run_says_of_itself_is_what_wandb_documents(trials: Trials) -> No
 
 def test_frameworks_find_the_options_of_wandb_in_its_signature() -> None:
     """LightningCLI refuses those of `WandbLogger` that it does not find there."""
+    import wandb
+
     options = inspect.signature(wandb.init).parameters.keys()
     assert options <= inspect.signature(stand_in.init).parameters.keys()
 
