@@ -407,6 +407,22 @@ def test_a_trial_waits_for_the_command_and_has_its_output(platform, before: str,
 
 
 @pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("python fit.py --lr 0.5 # the rate 3", "python fit.py --lr {lr}"),
+        ("# best so far\npython fit.py \\\n  --lr 0.5  # it's --n 3 \\", "python fit.py --lr {lr}"),
+        ("python fit.py --tag '# 1' --out a#2 --lr 0.5", "python fit.py --tag # 1 --out a#2 --lr {lr}"),
+        ("python fit.py --tag \\# --lr 0.5", "python fit.py --tag # --lr {lr}"),
+    ],
+)
+def test_a_comment_is_no_argument(platform, typed: str, words: str) -> None:
+    write(Path(), {"fit.py": PRINTS})
+    result = platform("init", "--from", typed, "--no-smoke")
+    assert result.exit_code == 0 and " ".join(command_of(job_in("."))) == words, result.output
+    assert platform("init", "--from", "# python fit.py").exit_code == 2
+
+
+@pytest.mark.parametrize(
     "command",
     [
         "python fit.py --lr 0.5 && echo '& '",

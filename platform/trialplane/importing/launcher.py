@@ -104,6 +104,8 @@ _AT_END = (
     re.compile(rf"(?:\s+(?:\d?>>?|&>>?|<)\s*(?:&\d|{_FILE}))*\s*(?<!&)&\s*(?:disown(?:\s+[-%]\S+)*\s*)?$"),
     re.compile(rf"(?:\s+2>&1)?\s*\|&?\s*tee(?:\s+{_FILE})+\s*$"),
 )
+# A quoted part, or a comment: a `#` at the beginning of a word, and the rest of the line.
+_COMMENT = re.compile(r"""(?P<quoted>'[^']*'|"(?:[^"\\]|\\.)*"|\\.)|(?<![^\s;&|()])[ \t]*\#[^\n]*""", re.DOTALL)
 _NUMBER_TYPES = ("float", "int")  # types of an MLproject that are also kinds of an option
 
 
@@ -309,6 +311,11 @@ def _text_placeholder(name: str, value: str) -> str:
     """Return {NAME=VALUE} for a text without spaces, quotation marks or syntax of the shell; "" for a flag, and others."""
     is_plain = re.fullmatch(r"(?!-)[\w./:@+-]+", value) is not None
     return f"{{{name}={value}}}" if is_plain and isinstance(_value(value), str) else ""
+
+
+def on_one_line(text: str) -> str:
+    """Return a command line without comments, and with its continued lines as one."""
+    return re.sub(r"\s*\\\n\s*", " ", _COMMENT.sub(lambda match: match["quoted"] or "", text)).strip()
 
 
 def without_own_log(text: str) -> tuple[str, list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -27,7 +26,9 @@ def make_of_command(command_line: str, request: Request) -> int:
     Raises:
         InputError, SpecError: See `from_file.make`.
     """
-    command_line, secrets = credentials.extract(re.sub(r"\s*\\\n\s*", " ", command_line))  # lines that are continued
+    if not launcher.on_one_line(command_line):
+        raise InputError(f"{command_line} is only a comment; give a command; nothing was changed")
+    command_line, secrets = credentials.extract(launcher.on_one_line(command_line))
     request = dataclasses.replace(request, secrets={**request.secrets, **secrets})
     if secrets:
         output.note(_secrets_message(list(secrets)))
