@@ -459,6 +459,27 @@ def test_trials_with_rollouts_of_different_lengths_are_pruned(platform, written:
 
 
 @pytest.mark.parametrize(
+    ("of", "counts"),
+    [
+        (
+            ":best",
+            "the best value of any of them counts; for the last value of the last one, `--objective val_Loss:min` at submit",
+        ),
+        ("", "the last value of the last one counts"),
+    ],
+)
+def test_several_trainings_in_a_run_are_told_and_not_pruned(platform, written: Path, of: str, counts: str) -> None:
+    line = "    for epoch in range(1, 4): print(f'Epoch: {epoch} | Val Loss: {lr + epoch + len(name):.2f}')\n"
+    text = f"lr = 0.1\nfor name in ('LSTM', 'CRF'):\n    print(name)\n{line}print('f1: 0.5')\n"
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", f"val_Loss:min{of}")
+    remark = "val_Loss: epochs begin again at 1 after 3, as in another training or fold, 2 in all"
+    remark = f"{remark}: {counts}; only the last one shows f1; to read another one, print it under its own name"
+    assert f"\n{remark}\n" in result.stderr and f"\n# {remark}\n" in Path("src/job.yaml").read_text(), result.output
+    assert made().pruner.name == "none" and "begin again, and it would judge" in Path("src/job.yaml").read_text()
+
+
+@pytest.mark.parametrize(
     ("steps", "rung", "shown"),
     [("range(501)", 31, "31, 124, 496"), ("range(20, 201, 20)", 20, "20, 80"), ("range(30)", 1, "1, 4, 16")],
 )

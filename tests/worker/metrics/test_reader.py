@@ -570,3 +570,32 @@ def test_a_bar_that_changes_after_its_report_has_another_one(tmp_path: Path) -> 
     reports = trial.read() + trial.read()
     trial.prints(f"\r{_bar(60, 60, 'acc=3')}\n")
     assert [metrics for _, metrics in reports + trial.read(ended=True)][-1] == {"acc": 3.0}
+
+
+TRAINING = "".join(f"Epoch: {epoch} | Train Loss: 0.5 | Val Loss: {epoch}.5\n" for epoch in (1, 2, 3))
+STEPPED = "".join(f"step {step}: Val Loss: 0.5\n" for step in (10, 20, 30))
+
+
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [
+        (
+            f"first\n{TRAINING}second\n{TRAINING}",
+            "epochs begin again at 1 after 3, as in another training or fold, 2 in all",
+        ),
+        (STEPPED * 3, "steps begin again at 10 after 30, as in another epoch, training or fold, 3 in all"),
+        (TRAINING, ""),
+        (TRAINING.replace("3", "1"), ""),  # perhaps the summary of a later one
+        (f"{TRAINING}Best epoch: 2 Val Loss: 2.5\n{TRAINING.replace('Epoch: ', 'Epoch: 1')}", ""),
+        ("".join(f"epoch {epoch}\n{STEPPED}" for epoch in (1, 2)), ""),
+        ("".join(f"Epoch [{epoch}/2], Step [{step}/9], Val Loss: 0.5\n" for epoch in (1, 2) for step in (3, 6, 9)), ""),
+        ("Epoch: 1 Val Loss: 0.5\n" * 5, ""),
+        (TRAINING.replace("Val Loss", "Val Acc") * 2, ""),
+    ],
+)
+def test_a_trial_says_that_the_numbers_of_the_metrics_steps_begin_again(tmp_path: Path, text: str, remark: str) -> None:
+    trial = Trial(tmp_path, STDOUT, names=("Val Loss",))
+    trial.prints(text)
+    trial.read(ended=True)
+    counts = "its last value is that of the last one, and its best report that of any of them"
+    assert trial.reader.remarks == ([f"Val Loss: {remark}: {counts}"] if remark else [])

@@ -666,7 +666,10 @@ def _no_pruner_reason(job: ScriptJob, result: smoke.Smoke) -> str:
         return "none # the function's return value has no steps" if job.returned else ""
     if job.duration:
         return f"asha # not used: trials differ in {job.duration}, and the same step is early in one and the end of another"
-    if not result.was_run or result.series(objective.source, objective.metric) is not None:
+    series = result.series(objective.source, objective.metric)
+    if series is not None and series.restarts.are_epochs:
+        return f"asha # not used: the epochs of {objective.metric} begin again, and it would judge the first ones"
+    if not result.was_run or series is not None:
         return ""
     if objective.metric not in result.metrics.get(objective.source, ()):
         return f"asha # not used: one run did not show {objective.metric}, which may have no value per step"
@@ -683,6 +686,21 @@ def _first_rung(objective: Objective | None, result: smoke.Smoke) -> int:
     if series is None or not result.ended or result.failure:
         return 1
     return max(1, series.first, series.last // _PARTS)
+
+
+def restart_remark(job: ScriptJob, result: smoke.Smoke) -> str:
+    """Return the remark that the objective's epochs or steps begin again, and which value counts then; "" if they do not."""
+    objective = best_objective(job, result)
+    series = result.series(objective.source, objective.metric) if objective is not None else None
+    if objective is None or series is None or not series.restarts.count:
+        return ""
+    metric, so_far = objective.metric, "" if result.ended else ", so far"
+    option = f"--objective {shlex.quote(metric)}:{objective.fields['direction'][:3]}"
+    counts = "the last value of the last one counts"
+    if objective.fields.get("of") == "best":
+        counts = f"the best value of any of them counts; for the last value of the last one, `{option}` at submit"
+    others = f"; only the last one shows {', '.join(series.later_names[:_MOST_SHOWN])}" if series.later_names else ""
+    return f"{metric}: {series.restarts.text}{so_far}: {counts}{others}; to read another one, print it under its own name"
 
 
 def pruner_message(job: ScriptJob, result: smoke.Smoke) -> str:
@@ -915,6 +933,7 @@ def _metric_lines(job: ScriptJob, result: smoke.Smoke) -> list[str]:
         # W&B's package would need an account. A metric that one run did not show may be logged to it, or printed.
         may_log = result.was_run and job.uses_wandb and objective.metric not in shown_metrics
         source_lines = _source_lines(job, sources, captures_wandb=may_log or smoke.WANDB in result.metrics)
+        remarks += filter(None, [restart_remark(job, result)])
         source_lines += [f"# {escapes.escape_controls(remark)}" for remark in remarks]
         return [*source_lines, _field_line("objective", objective.fields, f"{objective.reason}{last}{others}")]
     if job.returned:

@@ -29,7 +29,7 @@ from trialplane.worker.metrics import elsewhere, passages, reader
 from trialplane.worker.metrics.headings import headings_of
 from trialplane.worker.metrics.lines import LineParser
 from trialplane.worker.metrics.names import STEPS, LineMetrics, Names
-from trialplane.worker.metrics.steps import Steps
+from trialplane.worker.metrics.steps import Report, Restarts, Steps
 from trialplane.worker.metrics.tails import Source, Tail
 from trialplane.worker.shims import wandb_files
 
@@ -65,11 +65,15 @@ class Series(NamedTuple):
         first: Step of the first report.
         last: Step of the last one.
         reports: Number of reports.
+        restarts: How often the printed epochs or steps begin again, as in another training or fold.
+        later_names: Losses and scores that appear only after the last restart.
     """
 
     first: int
     last: int
     reports: int
+    restarts: Restarts
+    later_names: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,12 +118,13 @@ class Smoke:
         if metric not in self.metrics.get(source, {}):
             return None
         steps, least = self.unnamed_steps.get(source, ()), 2  # reports; one of them may be a summary at the end
+        restarts, later_names = Restarts(), list[str]()
         for file_lines in self.lines.get(source, ()):
             if metric_lines := [line for line in file_lines if metric in line.metrics]:  # the first file with the metric
-                steps = _report_steps(file_lines, metric)
+                steps, restarts, later_names = _report_steps(file_lines, metric)
                 least = 2 if any(line.step is not None or line.bar is not None for line in metric_lines) else _SERIES
                 break
-        return Series(steps[0], steps[-1], len(steps)) if len(steps) >= least else None
+        return Series(steps[0], steps[-1], len(steps), restarts, later_names) if len(steps) >= least else None
 
 
 NOT_RUN = Smoke({}, was_run=False)
@@ -319,11 +324,20 @@ def _printed_metrics(
     return values, occurrences
 
 
-def _report_steps(parsed_lines: Iterable[LineMetrics], metric: str) -> list[int]:
-    """Return the step of each report that a job would get of a metric, if it names this one alone."""
-    steps = Steps((metric,))
-    reports = [report for line in parsed_lines for report in steps.add(line)]
-    return [step for step, values in (*reports, *steps.flush()) if metric in values]
+def _report_steps(parsed_lines: Iterable[LineMetrics], metric: str) -> tuple[list[int], Restarts, list[str]]:
+    """Return the step of each report that a job would get of a metric, if it names this one alone, and its restarts.
+
+    The last item are losses and scores that appear only after the last restart.
+    """
+    steps, reports = Steps((metric,)), list[Report]()
+    restarts = steps.restarts[metric]
+    names_by_training: dict[int, set[str]] = {}
+    for line in parsed_lines:
+        reports += steps.add(line)
+        names_by_training.setdefault(restarts.count, set()).update(line.metrics)
+    later_names = names_by_training.pop(restarts.count, set()).difference(*names_by_training.values())
+    report_steps = [step for step, values in (*reports, *steps.flush()) if metric in values]
+    return report_steps, restarts, sorted(filter(guess.is_measure, later_names))
 
 
 def _exact_names(text: str, requested: Collection[str]) -> set[str]:

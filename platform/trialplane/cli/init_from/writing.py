@@ -93,7 +93,8 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
     _, unread_remarks = script_job.metric_sources(job, result)
     outside = script_job.outside_remark(job)
     value_message = f"{outside}: no trial has today's value" if outside else ""
-    for message in filter(None, (*unread_remarks, value_message, script_job.pruner_message(job, result))):
+    restart_remark, pruner_message = script_job.restart_remark(job, result), script_job.pruner_message(job, result)
+    for message in filter(None, (*unread_remarks, restart_remark, value_message, pruner_message)):
         output.note(message)
     if job.searchable:
         command = f"platform submit hpo {importing.shell_path(folder)} --space {job.searchable[0]}=LOW..HIGH --local"

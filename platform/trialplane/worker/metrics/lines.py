@@ -356,7 +356,7 @@ def _add_named_step(line_metrics: LineMetrics, line: str) -> LineMetrics:
             return line_metrics
         epoch_match = None if name == EPOCH else _step_match(EPOCH, lower_line)
         if epoch_match is None:
-            return LineMetrics(int(step), metrics)
+            return LineMetrics(int(step), metrics, is_epoch=name == EPOCH)
         total_match = _TOTAL.match(lower_line, step_match.end())
         total = None if total_match is None else int(total_match[1])
         return LineMetrics(step=int(step), metrics=metrics, epoch=float(epoch_match[1]), steps=total)

@@ -38,6 +38,7 @@ class LineMetrics(NamedTuple):
         epoch: Epoch that the line names beside the step; None if it names no epoch, or if the epoch is the step.
         steps: Number of steps in that epoch, as 600 in `[100/600]`; None if the line does not name it.
         bar: State of a progress bar that has the metrics; None if they are not in one.
+        is_epoch: Whether the step is an epoch.
     """
 
     step: int | None
@@ -45,6 +46,7 @@ class LineMetrics(NamedTuple):
     epoch: float | None = None
     steps: int | None = None
     bar: Bar | None = None
+    is_epoch: bool = False
 
 
 class Meaning(NamedTuple):
@@ -196,7 +198,10 @@ class Names:
         is_valid_step = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)
         is_epoch_the_step = best_rank < len(self._steps) and self._steps[best_rank] == EPOCH
         return LineMetrics(
-            step=int(step) if is_valid_step else None, metrics=metrics, epoch=None if is_epoch_the_step else epoch
+            step=int(step) if is_valid_step else None,
+            metrics=metrics,
+            epoch=None if is_epoch_the_step else epoch,
+            is_epoch=is_epoch_the_step,
         )
 
 

@@ -24,7 +24,7 @@ from trialplane.worker import stopping
 from trialplane.worker.metrics import elsewhere
 from trialplane.worker.metrics.burst import Burst
 from trialplane.worker.metrics.names import TRAINING_SETS, LineMetrics, has_data_set, longer_names, same_words
-from trialplane.worker.metrics.steps import Report
+from trialplane.worker.metrics.steps import Report, Restarts
 from trialplane.worker.metrics.tails import CHUNK, Source, Tail
 
 MOST_NAMES = 500  # metrics that the job does not name; later ones are dropped
@@ -151,6 +151,12 @@ class Reader:
                 "already: it may be that of the test data"
                 for source in self._sources
                 for name, (file, value) in source.left_out.items()
+            ]
+            self.remarks += [
+                _restart_message(name, restarts)
+                for tail in self._tails
+                for name, restarts in tail.steps.restarts.items()
+                if restarts.count and self._is_read_from(name, tail.source)
             ]
         self._hold_reports(burst, now)
         due = self._take_due_reports(now, ended)
@@ -451,6 +457,11 @@ def _mixed_message(name: str, held_out_name: str) -> str:
         f"{name} is {held_out_name}, except perhaps its first values, as other lines have it, too: name {held_out_name} in "
         "the job, which they lack"
     )
+
+
+def _restart_message(name: str, restarts: Restarts) -> str:
+    """Return a message for the user about a metric whose epochs or steps begin again."""
+    return f"{name}: {restarts.text}: its last value is that of the last one, and its best report that of any of them"
 
 
 def _ambiguous_message(name: str, names: Sequence[str]) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -18,6 +19,41 @@ class Report(NamedTuple):
 
     step: int
     metrics: dict[str, float]
+
+
+class Restarts:
+    """A count of how often the numbers of a metric's epochs or steps begin again, as in another training or fold.
+
+    They do if a lower number is followed by one that is not above the highest before. In `best epoch: 2` between the lines
+    of epochs 5 and 6, they do not.
+
+    Attributes:
+        count: Number of restarts.
+        are_epochs: Whether the numbers are those of epochs.
+        text: Description: "epochs begin again at 1 after 3, as in another training or fold, 2 in all"; "" without a restart.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.are_epochs, self.text = 0, False, ""
+        self._highest: tuple[float, int] | None = None  # epoch and step; 0 as the one that is not named
+        self._lower: tuple[float, int] | None = None  # the newest one if it is below the highest
+        self._has_several = False  # whether there was a number below the highest
+
+    def add(self, number: tuple[float, int]) -> None:
+        """Add the epoch and the step of the next value."""
+        if self._highest is None or number > self._highest:
+            self._has_several = self._highest is not None
+            self._highest, self._lower = number, None
+        elif self._lower is not None and number > self._lower and self._has_several:
+            self.count += 1
+            self.are_epochs = self._highest[0] > 0
+            first, last = (epoch if self.are_epochs else step for epoch, step in (self._lower, self._highest))
+            numbers, parts = ("epochs", "training") if self.are_epochs else ("steps", "epoch, training")
+            parts += f" or fold, {self.count + 1} in all"
+            self.text = f"{numbers} begin again at {first:.0f} after {last:.0f}, as in another {parts}"
+            self._highest, self._lower = number, None
+        elif number < self._highest:
+            self._lower = number
 
 
 class Steps:
@@ -39,9 +75,14 @@ class Steps:
 
     Args:
         requested: Metrics that the job names.
+
+    Attributes:
+        restarts: Metric that the job names → how often its epochs or steps begin again.
     """
 
     def __init__(self, requested: Collection[str]) -> None:
+        self.restarts = collections.defaultdict[str, Restarts](Restarts)
+        self._number: tuple[float, int] | None = None  # the newest epoch and step that the program has named
         self._requested = frozenset(requested)
         self._has_repeats = False  # whether lines of one step have repeated a metric that the job does not name
         self._epochs = lines.Epochs()
@@ -73,7 +114,13 @@ class Steps:
             self._begin_step(self._step + 1)
         elif repeated:
             self._has_repeats = True
+        if line.step is not None:
+            epoch = self._number[0] if self._number is not None and line.epoch is None else line.epoch or 0
+            self._number = (line.step, 0) if line.is_epoch else (epoch, line.step)
         if names:
+            if self._number is not None:
+                for name in self._requested & names:
+                    self.restarts[name].add(self._number)
             self._begin_step_if_due(names)
             self._step_metrics |= names
             self._metrics.update(line.metrics)
