@@ -19,7 +19,9 @@ from tests.cli.conftest import BODY, given, made, write
 from trialplane.cli.init_from import script_job, smoke
 from trialplane.importing import script_folder
 from trialplane.job import load
+from trialplane.job.program import Program
 from trialplane.plan import pack
+from trialplane.worker.metrics.reader import Reader
 from trialplane.worker.metrics.steps import Steps
 from trialplane.worker.metrics.tails import Tail
 
@@ -408,6 +410,27 @@ def test_the_source_that_spells_the_requested_metric_exactly_is_read(
     result = platform("init", "--from", str(written / "fit.py"), "--objective", "test_auc:max")
     assert [source.path for source in made().metrics or ()] == sources, result.output
     assert made().objectives[0].metric == "test_auc"
+
+
+@pytest.mark.parametrize(
+    ("lines", "metric", "values"),
+    [
+        (["Epoch 1 Test AUC: 72.5%", "Epoch 2 Test AUC: 73.5%", "test_auc: 0.735."], "test_auc", [0.735]),
+        (["Epoch 1 test_auc: 0.725", "Epoch 2 test_auc: 0.735", "Test AUC: 73.5%"], "test_auc", [0.725, 0.735]),
+        (["initial test_auc: 0.5", "Epoch 1 Test AUC: 0.725", "Epoch 2 Test AUC: 0.735"], "test_auc", [0.5, 0.725, 0.735]),
+        (["Epoch 1 Test AUC: 0.725", "Epoch 2 Test AUC: 0.735"], "test_AUC", [0.725, 0.735]),
+    ],
+)
+def test_the_lines_that_spell_the_requested_metric_exactly_are_read(
+    platform, written: Path, lines: list[str], metric: str, values: list[float]
+) -> None:
+    (written / "fit.py").write_text("lr = 0.1\n" + "".join(f"print({line!r})\n" for line in lines))
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "test_auc:max")
+    assert made().objectives[0].metric == metric, result.output
+    log = Path("output.log")
+    trial = Reader(Program(metrics=made().metrics or (smoke.STDOUT,), names=(metric,)), log, written, 0.0)
+    log.write_text("\n".join(lines))  # after the reader was made, which skips what a file has by then
+    assert [report.metrics[metric] for report in trial.read(0.0, ended=True)] == values
 
 
 @pytest.mark.parametrize(("later", "is_told"), [("{'test_auc': 0.739}", True), ("{'loss': 0.5}", False)])

@@ -865,7 +865,9 @@ def _requested_objective(job: ScriptJob, requested: Mapping[str, str], result: s
     same += [(source, name) for source, name in shown if smoke.spelling(name) == smoke.spelling(metric)]
     if same:
         source, name = same[0]
-        reason = "as requested, the number that it prints without a name" if source.pattern else "as requested"
+        is_exact = metric in result.exact.get(source, ())
+        pattern_reason = ", spelled exactly so" if is_exact else ", the number that it prints without a name"
+        reason = f"as requested{pattern_reason if source.pattern else ''}"
         return Objective(source, {**requested, "metric": name}, reason)
     if other_name := similar_name(metric, [name for _, name in shown]):  # val_loss for loss/val
         source = next(source for source, name in shown if name == other_name)

@@ -188,7 +188,15 @@ def run(
     if not requested and guess.objective(values) is None:
         _add_unnamed_metric(output, default_name, metrics, unnamed_steps)
     lines: dict[MetricSource, list[Sequence[LineMetrics]]] = {STDOUT: [occurrences.parsed_lines]}
+    in_bars = {name for line in occurrences.parsed_lines if line.bar is not None for name in line.metrics}
+    in_lines = {name for line in occurrences.parsed_lines if line.bar is None for name in line.metrics}
+    only_in_bars = in_bars - in_lines
     exact: dict[MetricSource, set[str]] = {STDOUT: _exact_names(output, requested)}
+    for metric in exact[STDOUT] & values.keys() - only_in_bars:
+        if pattern := _exact_pattern(metric, output, occurrences.parsed_lines):
+            source = MetricSource("stdout", (pattern,))
+            metrics[source], lines[source], exact[source] = {metric: values[metric]}, [occurrences.parsed_lines], {metric}
+            exact[STDOUT] = exact[STDOUT] - {metric}
     for source, (last_values, reports) in (
         (WANDB, _wandb_metrics(wandb_folder, log)),
         (MLFLOW, _mlflow_metrics(database)),
@@ -212,8 +220,6 @@ def run(
     failure = ""
     if process_end.code:  # None if the script was stopped at the time limit
         failure = "; ".join(filter(None, (process_end.cause, process_end.keep_log(name))))
-    in_bars = {name for line in occurrences.parsed_lines if line.bar is not None for name in line.metrics}
-    in_lines = {name for line in occurrences.parsed_lines if line.bar is None for name in line.metrics}
     return Smoke(
         _of_declared_files(metrics, requested, declared),
         process_end.seconds,
@@ -222,7 +228,7 @@ def run(
         lines,
         unnamed_steps,
         process_end.peak_memory,
-        in_bars - in_lines,
+        only_in_bars,
         read,
         held_out,
         exact,
@@ -346,6 +352,17 @@ def _exact_names(text: str, requested: Collection[str]) -> set[str]:
     parts = (text_passages.result_part(line) for line in text.splitlines())
     result_text = "\n".join(part.text for part in parts if not part.is_named_only)
     return {name for name in requested if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", result_text)}
+
+
+def _exact_pattern(metric: str, output: str, parsed_lines: Iterable[LineMetrics]) -> str:
+    """Return a pattern for the lines that spell a metric exactly so, if a job would read other spellings, too; otherwise "".
+
+    It is "" also if most lines, and the last one, spell it otherwise: an `initial loss: 2` before lines with `Loss: 1`.
+    """
+    shown = [name for line in parsed_lines for name in line.metrics if spelling(name) == spelling(metric)]
+    is_main = shown[-1:] == [metric] or 2 * shown.count(metric) > len(shown)
+    pattern = rf"(?<![\w./-])({re.escape(metric)})[^\w.+-]+([-+.\w]*\w)"
+    return pattern if len(set(shown)) > 1 and is_main and re.search(pattern, output) else ""
 
 
 def _file_metrics(

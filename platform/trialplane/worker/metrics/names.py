@@ -102,12 +102,15 @@ class Names:
         step_name = lower_name.replace(" ", "_")
         step_rank = self._steps.index(step_name) if step_name in self._steps else -1
         metric = mlflow_names.metric(name)
-        exact = name if name in self._exact else None
-        requested = exact or self.requested.get(lower_name) or self.requested.get(metric.lower())
+        requested = self._requested(name) or self._requested(metric)
         meaning = Meaning(requested or metric, step_rank)
         if len(self._cache) < _MAX_NAMES:
             self._cache[name] = meaning
         return meaning
+
+    def _requested(self, name: str) -> str | None:
+        """Return the metric that the job names so, or else in another case; None without one."""
+        return name if name in self._exact else self.requested.get(name.lower())
 
     def whole_name(self, line: str, begin: int, end: int) -> str:
         """Return the metric that the job names whose last words are a part of a line; "" if there is none.
@@ -148,7 +151,7 @@ class Names:
         """Return the name of a metric with its set of data, which has the job's word for the set: `val` for `valid`."""
         short = _SHORT_WORDS.get(data_set, data_set)
         for word in (data_set, short, *(long for long, of_long in _SHORT_WORDS.items() if of_long == short)):
-            if requested := self.requested.get(f"{word}_{name}".lower()):
+            if requested := self._requested(f"{word}_{name}"):
                 return requested
         return f"{data_set}_{name}"
 
