@@ -38,7 +38,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,6 +61,7 @@ MOST_ISSUES = 50  # shown at once
 _MOST_LISTED = 12  # names in a hint that lists all of them
 FieldPath = tuple[str | int, ...]  # path of a field of a job file: ("space", "lr", "low")
 _NESTED_ERROR = re.compile(r"^(?:\S+: )?(error: .*)((?:\n[ \t]+\S.*)+)\s*\Z", re.MULTILINE)
+_VERY_SIMILAR = 0.75
 _LONGEST_NAME = 100  # characters; longer input is not a misspelled name, and comparing it would take seconds
 
 ARGUMENTS_REFUSED = "does not take its arguments"  # words in the message about a script that refuses them
@@ -91,12 +92,14 @@ class Issue:
         message: Description of the problem, and how to fix it.
         source: File, option or variable with the field.
         line: Line in `source`, from 1. 0 without a line.
+        meant: Name of the parameter that the user probably means; "" if it is unknown.
     """
 
     field_path: FieldPath
     message: str
     source: str = ""
     line: int = 0
+    meant: str = ""
 
     @property
     def field(self) -> str:
@@ -305,6 +308,12 @@ def similar(word: str, candidates: Iterable[str], cutoff: float = 0.5) -> list[s
     is_comparable = len(word) <= _LONGEST_NAME
     close = difflib.get_close_matches(_bare(word), names_by_bare_name, n=3, cutoff=cutoff) if is_comparable else []
     return [name for bare_name in close for name in names_by_bare_name[bare_name]]
+
+
+def only_similar(word: str, candidates: Collection[str]) -> str:
+    """Return the candidate that a name probably means, as the only one that is very similar, or similar at all; or ""."""
+    names = similar(word, candidates, _VERY_SIMILAR) or similar(word, candidates)
+    return names[0] if len(names) == 1 else ""
 
 
 def _bare(name: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -85,7 +86,8 @@ def test_values_of_the_only_module_that_sets_them_are_replaced(platform: Platfor
     result = platform(*words, "--space", "depth=1..9", "--space", "RATE=1..9")
     assert result.exit_code == 2, "both the text and the module have RATE"
     result = platform(*words, "--space", "rate=0..1")
-    assert result.exit_code == 2 and "is not in nets/trees.py; there are: RATE" in result.stderr, result.output
+    assert result.exit_code == 2 and "is not in nets/trees.py; did you mean RATE?" in result.stderr, result.output
+    assert f"`platform init --from {script} --space RATE=0..1 --objective accuracy:max` makes a job" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,74 @@ def test_a_value_in_a_module_is_not_guessed(platform: Platform, script: Path, ne
     assert result.exit_code == 2 and message in result.stderr, result.output
     command = f"`platform init --from {script} --space depth=1..9 --objective accuracy:max` makes a job"
     assert (command in result.stderr) == ("has A.depth" in message)
+
+
+PARSER = "import argparse\ndef read():\n    p = argparse.ArgumentParser()\n    p.add_argument('--hidden_size', type=float)\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "hint", "command"),
+    [
+        (("--param", "zzz=1"), "there are: hidden_size;", ""),
+        (("--param", "hiden_size=1"), "did you mean hidden_size?", "platform submit hpo {} --param hidden_size=1"),
+        (("--space", "Hidden=1..2"), "did you mean hidden_size?", "platform submit hpo {} --space hidden_size=1..2"),
+        (
+            ("--space", "net.hidden_size=1..2"),
+            "did you mean hidden_size?",
+            "platform submit hpo {} --space hidden_size=1..2",
+        ),
+        (("--space", "RATE=0..1"), "its text has RATE", "platform init --from {} --space RATE=0..1"),
+        (("--space", "depth=1..2"), "opts.py, which it imports, has depth", "platform init --from {} --space depth=1..2"),
+    ],
+)
+def test_an_argument_that_a_parser_in_a_module_would_refuse_is_refused_before_the_start(
+    platform: Platform, script: Path, option: tuple[str, str], hint: str, command: str
+) -> None:
+    (script.parent / "opts.py").write_text(f"{PARSER}    return p.parse_args()\ndepth = 2\n")
+    script.write_text("from opts import read\nRATE = 0.1\nprint('accuracy=1', read())\n")
+    words = ("submit", "hpo", f"./{script}", *option, "--objective", "accuracy:max", "--local", "--dry-run")
+    result = platform(*words)
+    message = f"fit.py takes no --{option[1].partition('=')[0]}; {hint}"
+    assert result.exit_code == 2 and message in result.stderr and "nothing was started" in result.stderr, result.output
+    shown = re.findall(r"`(platform [^`]+)`", result.stderr)
+    assert [text.startswith(command.format(script if "init" in command else f"./{script}")) for text in shown] == (
+        [True] * bool(command)
+    )
+    if shown:
+        result = platform(*shlex.split(shown[0])[1:])
+        assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("parser", ["p.parse_known_args()", "library.add_flags(p).parse_args()"])
+def test_an_argument_that_a_parser_may_take_is_not_refused(platform: Platform, script: Path, parser: str) -> None:
+    (script.parent / "opts.py").write_text(f"{PARSER}    return {parser}\n")
+    script.write_text("from opts import read\nprint('accuracy=1', read())\n")
+    words = ("--space", "hidden-size=0..1", "--param", "zzz=1", "--objective", "accuracy:max", "--local", "--dry-run")
+    result = platform("submit", "hpo", f"./{script}", *words, "-o", "json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["job"]["space"]["hidden_size"]["type"] == "float", "as the module's parser says"
+
+
+@pytest.mark.parametrize(
+    ("text", "typed", "command"),
+    [
+        ("WIDTH = 8\n", "widht=4..16", "--space WIDTH=4..16"),
+        ("model.compile('sgd', 'mse')\n", "optimizer=sgd,adam", "--space compile.0=sgd,adam"),
+        ("import nets\n", "optimizer=sgd,adam", "--space kind=sgd,adam"),
+        ("f(L(n_in=8, n_out=50), L(n_in=50, n_out=4))\n", "hidden_size=4..16", "--space n_out=4..16"),
+    ],
+)
+def test_the_command_with_the_value_that_is_meant_is_shown(
+    platform: Platform, script: Path, text: str, typed: str, command: str
+) -> None:
+    (script.parent / "nets.py").write_text("Net(kind='sgd')\n")
+    script.write_text(f"{text}print('accuracy=1')\n")
+    words = ("--space", typed, "--objective", "accuracy:max")
+    result = platform("submit", "hpo", f"./{script}", *words, "--local")
+    assert result.exit_code == 2 and "did you mean " in result.stderr, result.output
+    command = f"platform init --from {script} {command} --objective accuracy:max"
+    assert f"`{command}` makes a job that sets it there" in result.stderr, result.output
+    assert platform(*shlex.split(command)[1:], "--no-smoke").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -131,6 +201,7 @@ def test_a_boolean_is_written_as_the_parser_of_a_script_reads_it(
     platform: Platform, script: Path, option: str, field: dict[str, Any] | None, words: tuple[str, ...], in_module: bool
 ) -> None:
     parser = f"import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('-a', '--amp', {option})\n"
+    parser += "parser.add_argument('--lr')\n"
     (script.parent / "options.py").write_text(parser)
     script.write_text(f"{'from options import parser' if in_module else parser}\nparser.parse_args()\n")
     words = (*words, "--objective", "accuracy:max", "--local", "--dry-run", "-o", "json")
@@ -164,11 +235,11 @@ _NEGATED = {"items": ["{flags}"], "booleans": "negated"}
         ("import jsonargparse\ndef main(amp: bool = True): ...\njsonargparse.CLI(main)\n", _BY_VALUE),
         ("from absl import flags\nflags.DEFINE_bool('amp', True, 'x')\n", _BY_VALUE),
         ("import fire\ndef main(lr=0.1, amp=True): ...\nfire.Fire(main)\n", _BY_VALUE),
-        ("import argparse\nclass C:\n    amp: bool = True\nargparse.ArgumentParser().parse_args()\n", None),
+        ("import argparse\nclass C:\n    amp: bool = True\nargparse.ArgumentParser().parse_known_args()\n", None),
         ("import click\n@click.option('--amp', flag_value=True, default=False)\ndef main(amp): ...\n", None),
         # A switch that the code adds, beside an argument of that name, and the name of a library that is not imported.
         ("import argparse, fire\ndef fit(amp=False): ...\nadd.add_argument('--amp', action='store_true')\n", None),
-        ("import argparse\n# like typer\ndef fit(amp=False): ...\nargparse.ArgumentParser().parse_args()\n", None),
+        ("import argparse\n# like typer\ndef fit(amp=False): ...\nargparse.ArgumentParser().parse_known_args()\n", None),
     ],
 )
 def test_a_boolean_is_written_as_the_library_of_a_script_reads_it(
@@ -386,7 +457,8 @@ def test_a_folder_above_the_working_directory_is_not_submitted(
 
 
 def test_a_longer_name_is_not_the_flag_of_a_script(platform: Platform, script: Path) -> None:
-    script.write_text(PARSES.replace("args =", "p.add_argument('--batch-size', type=int)\nargs ="))
+    flags = PARSES.replace("args =", "p.add_argument('--batch-size', type=int)\nargs =")
+    script.write_text(flags.replace("parse_args", "parse_known_args"))
     words = ("submit", "hpo", f"./{script}", "--objective", "accuracy:max", "--local", "--dry-run", "-o", "json")
     result = platform(*words, "--space", "model.lr=0..1")  # some library may declare it, beside --lr
     assert result.exit_code == 0 and set(json.loads(result.stdout)["job"]["space"]) == {"model.lr"}, result.output

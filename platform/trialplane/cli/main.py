@@ -200,7 +200,9 @@ def _run(argv: list[str]) -> int:
         instruction = os.environ.get(_COMPLETE)
         if instruction:
             return shell_completion.shell_complete(platform, {}, "platform", _COMPLETE, instruction)
-        with platform.make_context("platform", argv) as ctx:  # not `platform.main`, which exits with 1 on a broken pipe
+        with platform.make_context(
+            "platform", list(argv), obj=argv
+        ) as ctx:  # not `platform.main`, which exits with 1 on a broken pipe
             result: Any = platform.invoke(ctx)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ending:

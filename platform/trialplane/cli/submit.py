@@ -32,7 +32,7 @@ from trialplane.errors import (
     TrialplaneError,
 )
 from trialplane.importing import flags, script, script_folder
-from trialplane.job import document, fixed_params, load, reach, short_forms
+from trialplane.job import document, fixed_params, load, short_forms
 from trialplane.job.load import Flag
 from trialplane.plan import run as runs
 from trialplane.plan.plan import Plan
@@ -167,7 +167,7 @@ def hpo(
     overrides = {name: options.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
     overrides["budget.max_failed"] = Flag(options.pop("max_failed"), "--max-failed")
     trials, spaces, objectives = overrides["trials"], options.pop("spaces"), options.pop("objectives")
-    issues, search_fields = _search_fields(spaces, objectives, _script_text(job))
+    issues, search_fields = _search_fields(spaces, objectives, _script_texts(job))
     overrides |= search_fields
     if watch_code:
         return _watch(job, target_name, overrides, issues, is_clone=source is not None, **options)
@@ -184,8 +184,9 @@ def hpo(
     try:
         exit_code = _submit("hpo", job, target_name, overrides, issues, **options, on_start=started_runs.append)
     except SpecError as error:
-        command = _init_command(os.path.normpath(job), spaces, objectives, trials)
-        raise SpecError(_with_command(error.issues, command) if job.endswith(".py") else error.issues) from error
+        if not job.endswith(".py"):
+            raise
+        raise SpecError(_with_command(error.issues, job, spaces, objectives, trials)) from error
     except JobNotFound as error:
         if not error.program or not (spaces or objectives):
             raise
@@ -336,11 +337,29 @@ def _watch(
     )
 
 
-def _with_command(issues: Sequence[Issue], command: str) -> list[Issue]:
-    """Return issues. If all are of searched parameters in a settings file, the last one shows the command for a job."""
-    if not all(reach.IN_SETTINGS_FILE in issue.message and issue.field_path[:1] == ("space",) for issue in issues):
+def _with_command(
+    issues: Sequence[Issue], job: str, spaces: Sequence[str], objectives: Sequence[str], trials: int | None
+) -> list[Issue]:
+    """Return issues. If all are of parameters whose meaning is known, the last one shows the command with their names.
+
+    That is the user's command if all are flags of the script, or else the command for a job that sets searched ones.
+    """
+    from trialplane.cli.init_from import request
+
+    fields = {issue.field_path[0] for issue in issues}
+    if not all(issue.meant for issue in issues) or not fields <= {"space", "params"}:
         return list(issues)
-    message = f"{issues[-1].message}; `{command}` makes a job that sets it there; {_UNSEEN}"
+    names = {str(issue.field_path[-1]): [issue.meant] for issue in issues}
+    if {issue.meant for issue in issues} <= {name for text in _script_texts(job) for name in flags.names(text)}:
+        typed = request.with_names(["platform", *click.get_current_context().obj], names)
+        remedy = f"with that name: `{typed}`"
+    elif fields == {"space"}:
+        command = shlex.split(_init_command(os.path.normpath(job), spaces, objectives, trials))
+        remedy = f"`{request.with_names(command, names)}` makes a job that sets it there"
+    else:
+        return list(issues)
+    unseen = "" if "arguments=flags" in issues[-1].message else f"; {_UNSEEN}"
+    message = f"{issues[-1].message}; {remedy}{unseen}"
     return [*issues[:-1], dataclasses.replace(issues[-1], message=message)]
 
 
@@ -368,24 +387,31 @@ def _python_command(job: str, param_texts: Sequence[str]) -> str:
     return change + shlex.join(["python", file.name, *words])
 
 
-def _script_text(job: str | None) -> str:
-    """Return the text of a script that is submitted in place of a job; "" for a job, and if the script is missing."""
-    is_script = job is not None and job.endswith(".py") and Path(job).is_file()
-    return Path(job).read_text(encoding="utf-8", errors="replace") if job is not None and is_script else ""
+def _script_texts(job: str | None) -> list[str]:
+    """Return the text of a script that is submitted in place of a job, and those of the modules in its folder.
+
+    [] for a job, and for a script that cannot be read, which the checks of the job report.
+    """
+    with contextlib.suppress(TrialplaneError):
+        if job is not None and job.endswith(".py") and Path(job).is_file():
+            return list(script_folder.modules(Path(job).resolve()).values())
+    return []
 
 
 def _search_fields(
-    spaces: Sequence[str], objectives: Sequence[str], script_text: str
+    spaces: Sequence[str], objectives: Sequence[str], script_texts: Sequence[str]
 ) -> tuple[list[Issue], dict[str, Flag]]:
     """Return the issues of --space and --objective, and the fields that they set.
 
     Args:
         spaces: Values of --space.
         objectives: Values of --objective.
-        script_text: Text of the script that is submitted, for the names and types of its flags: if `--dropout` is a
-            float, the range of dropout=0..1 is one of floats. "" without a script.
+        script_texts: Texts of the script that is submitted and of its modules, for the names and types of its flags: if
+            `--dropout` is a float, the range of dropout=0..1 is one of floats. [] without a script.
     """
-    float_names, flag_names = flags.float_names(script_text), flags.names(script_text)
+    float_names = {name for text in script_texts[:1] for name in flags.float_names(text)}
+    float_names |= {name for text in script_texts[1:] for name in flags.float_flags(text)}
+    flag_names = {name for text in script_texts for name in flags.names(text)}
     issues: list[Issue] = []
     fields: dict[str, Flag] = {}
     for text in spaces:

@@ -91,19 +91,24 @@ def names(text: str) -> set[str]:
 
 
 def float_names(text: str) -> set[str]:
-    """Return the names of a Python file's parameters that are floats: `drop_path` for `--drop-path` with `type=float`.
+    """Return the names of a Python file's parameters that are floats, by its flags and by the values in its text.
 
-    A parameter may be a flag, or a value in the text, as `arguments.spots` finds it. Empty if the text is not Python.
+    For these, see `arguments.spots`. Empty if the text is not Python.
     """
-    tree = notebook.parse_or_empty(text)
-    values = [(name, spot.value) for name, spot in arguments.spots(tree).items()]
-    for node in ast.walk(tree):
+    values = arguments.spots(notebook.parse_or_empty(text)).items()
+    return float_flags(text) | {name.replace("-", "_") for name, spot in values if _is_float(spot.value)}
+
+
+def float_flags(text: str) -> set[str]:
+    """Return the variables of a Python file's flags that are floats: `drop_path` for `--drop-path` with `type=float`."""
+    variables: set[str] = set()
+    for node in ast.walk(notebook.parse_or_empty(text)):
         if isinstance(node, ast.Call):  # of `add_argument`, or of any other function that declares a flag
             words = [word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
-            flags = [word for word in words if word.startswith("--")]
             declared = [keyword.value for keyword in node.keywords if keyword.arg in ("type", "default")]
-            values += [(_variable(flag), value) for flag in flags for value in declared]
-    return {name.replace("-", "_") for name, value in values if _is_float(value)}
+            if any(map(_is_float, declared)):
+                variables.update(_variable(word) for word in words if word.startswith("--"))
+    return variables
 
 
 def _is_float(node: ast.expr | None) -> bool:

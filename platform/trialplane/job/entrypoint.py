@@ -311,7 +311,8 @@ def _settings_issues(job: Job, folder: Path, broken: Collection[FieldPath]) -> I
     for field, parameters in (("params", job.params), ("space", job.search.names)):
         for name in parameters:
             if (field,) not in broken and name not in names and name not in placeholders:
-                yield Issue((field, name), f"is not in {job_arguments.file}; {errors.nearest(name, names)}".rstrip("; "))
+                message = f"is not in {job_arguments.file}; {errors.nearest(name, names)}".rstrip("; ")
+                yield Issue((field, name), message, meant=errors.only_similar(name, names))
 
 
 def _function_issues(function: Function, folder: Path, unreadable: set[Path]) -> Iterator[Issue]:

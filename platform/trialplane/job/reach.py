@@ -14,11 +14,11 @@ import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import FieldPath, Issue
-from trialplane.job import arguments, module_files, notebook, settings
+from trialplane.job import arguments, module_files, notebook, settings, strict_flags
 from trialplane.job.kinds import Job
 
 # A program whose text has none of these reads its parameters from nowhere but its arguments.
@@ -51,6 +51,7 @@ _MOST_LIBRARY_FILES = 200  # of a larger library it is unknown whether it reads 
 _READS_BOOLEANS = re.compile(r"(?:\w+\.)*(?:\w+[a-z2_]bool(?:ean)?|str2bool\w*|literal_eval|eval)", re.IGNORECASE)
 _BOOLEAN_TEXTS = re.compile(r"['\"](?:True|False)['\"]")
 _BOOLEANS = ("True", "False")
+_UNSEEN = "if it does, unseen here, type `--set arguments=flags`"
 _ON_AND_OFF = re.compile(r"--([\w-]+)\s*/\s*--no-\1")  # option of click
 _ABSL_BOOLEANS = ("DEFINE_bool", "DEFINE_boolean")
 # Library or class that makes options of functions or classes → format of their booleans. The first in the code counts.
@@ -67,7 +68,6 @@ _PARSER_STYLES = {
 }
 _PARSER_CLASSES = frozenset(("HfArgumentParser", "LightningCLI"))
 _LARGEST_SETTINGS = 1 << 16  # bytes of a settings file
-IN_SETTINGS_FILE = "which it reads, has"  # words in an issue for which `platform init --from` makes a job
 
 
 def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[FieldPath]) -> Iterator[Issue]:
@@ -103,17 +103,33 @@ def issues(job: Job, folder: Path, roots: Sequence[Path], broken: Collection[Fie
     for text in _texts_in(job.model_dump(exclude={"params", "space"})):
         if fields.get(text) == "params":
             del fields[text]
-    remedies: dict[str, str] = {}
+    remedies: dict[str, _Remedy] = {}
     if command:
         remedies = _command_remedies(command, (folder, *roots), fields)
     elif fields and script and (folder / script).is_file():
         code = _code_without_arguments(folder / script, (folder, *roots), fields)
-        if code is not None:
+        if code is None:
+            remedies = _flag_remedies(job, folder / script, (folder, *roots), fields)
+        else:
             in_files = code.file_clauses(fields.keys() - code.spots.keys())
-            remedies = {name: in_files.get(name) or _script_remedy(name, code.spots) for name in fields}
-            remedies = {name: f"{script} reads no --{name}; {remedy}" for name, remedy in remedies.items()}
-    for name, remedy in remedies.items():
-        yield Issue((fields[name], name), f"has no effect, because it does not reach the program: {remedy}")
+            for name in fields:
+                remedy = _Remedy(in_files[name], name) if name in in_files else _script_remedy(job, name, code)
+                remedies[name] = _Remedy(f"{script} reads no --{name}; {remedy.text}", remedy.meant)
+    for name, (text, meant) in remedies.items():
+        message = f"has no effect, because it does not reach the program: {text}"
+        yield Issue((fields[name], name), message, meant=meant)
+
+
+class _Remedy(NamedTuple):
+    """A way to give a parameter to a program.
+
+    Attributes:
+        text: What to do.
+        meant: Name of the value that is probably meant, with which `platform init --from` makes a job; "" for none.
+    """
+
+    text: str
+    meant: str = ""
 
 
 def _fire_subcommands(script: Path) -> list[str]:
@@ -154,24 +170,69 @@ def _methods(definition: ast.ClassDef) -> list[str]:
     return [] if {ast.unparse(call.func) for call in calls} & {f"self.{name}" for name in names} else names
 
 
-def _command_remedies(command: Sequence[str], roots: Sequence[Path], names: Collection[str]) -> dict[str, str]:
+def _command_remedies(command: Sequence[str], roots: Sequence[Path], names: Collection[str]) -> dict[str, _Remedy]:
     """Return the ways to give parameters to a command, by their names. Empty if it may read them in another way."""
     placeholder_names = {name for _, name in arguments.placeholders(command)}
     unnamed = [name for name in names if name not in placeholder_names]
     texts = itertools.chain([" ".join(command)], *(_texts(root) for root in roots))
     if not unnamed or _reads_parameters(texts):
         return {}
-    return {name: f"write {{{name}}} into command, or `arguments: flags` for --{name}=VALUE at its end" for name in unnamed}
+    return {
+        name: _Remedy(f"write {{{name}}} into command, or `arguments: flags` for --{name}=VALUE at its end")
+        for name in unnamed
+    }
 
 
-def _script_remedy(name: str, spots: Mapping[str, arguments.Spot]) -> str:
+def _flag_remedies(job: Job, script: Path, roots: Sequence[Path], names: Collection[str]) -> dict[str, _Remedy]:
+    """Return the remedies for parameters that argparse would refuse, by their names; see `strict_flags`."""
+    all_files = list(_files(script, roots))
+    files = [file for file in all_files if file is not None and not _has_other_parser(file.tree)]
+    flags = strict_flags.names([file.tree for file in files]) if len(files) == len(all_files) else None
+    if flags is None or _reads_parameters(file.text for file in files):
+        return {}
+    remedies: dict[str, _Remedy] = {}
+    spots = arguments.spots(files[0].tree)
+    # A flag without a value is left out, and the last part of a nested one is not known.
+    for name in (name for name in names if not isinstance(job.params.get(name, name), (dict, type(None)))):
+        if strict_flags.takes(name, flags) or job.params.get(name) is False:
+            continue
+        values = module_files.with_values([name], script, roots[0], [script.parent, *roots])
+        if name in spots:
+            hint, meant = f"its text has {name}", name
+        elif values is not None:
+            hint, meant = f"{values.module}, which it imports, has {' and '.join(values.keys)}", name
+        else:
+            longer = [flag for flag in flags if settings.may_mean(flag, name) or settings.may_mean(name, flag)]
+            meant = longer[0] if len(longer) == 1 else errors.only_similar(name, flags)
+            hint = f"did you mean {meant}?" if meant else errors.nearest(name, flags)
+        text = "; ".join(filter(None, (f"{script.name} takes no --{name}", hint, _UNSEEN)))
+        remedies[name] = _Remedy(text, meant)
+    return remedies
+
+
+def _script_remedy(job: Job, name: str, code: _Code) -> _Remedy:
     """Return the ways to give a parameter to a script that reads no arguments."""
-    if name in spots:
-        return f"write `arguments: globals` to replace the value of {name} in its text, or type `--set arguments=globals`"
-    shared = arguments.similar_size(name, (key for key, spot in spots.items() if spot.is_shared))
-    hint = f"did you mean {shared}?" if shared else errors.nearest(name, arguments.shown_names(spots))
+    if name in code.spots:
+        replaces = f"write `arguments: globals` to replace the value of {name} in its text"
+        return _Remedy(f"{replaces}, or type `--set arguments=globals`", name)
+    names = arguments.shown_names(code.spots)
+    meant = errors.only_similar(name, names)
+    shared = arguments.similar_size(name, (key for key, spot in code.spots.items() if spot.is_shared))
+    hint = f"did you mean {shared}?" if shared else errors.nearest(name, names)
     hint = f"{hint.removesuffix('?')} in its text, with `--set arguments=globals`? Or " if hint.endswith("?") else ""
-    return f"{hint}let it read --{name}, for example by argparse; if it does, unseen here, type `--set arguments=flags`"
+    if not hint and len(texts := code.texts(_choices(job, name))) == 1:
+        meant = texts[0].name
+        hint = f'did you mean {meant}, the "{texts[0].text}" in {texts[0].module}:{texts[0].line}? Or '
+    return _Remedy(
+        f"{hint}let it read --{name}, for example by argparse; {_UNSEEN}",
+        shared or meant,
+    )
+
+
+def _choices(job: Job, name: str) -> list[str]:
+    """Return the texts among which a parameter of a job is chosen."""
+    space = {} if isinstance(job.search.space, str) else job.search.space
+    return [choice for choice in getattr(space.get(name), "choices", None) or () if isinstance(choice, str)]
 
 
 def reads_nothing(script: Path, roots: Sequence[Path]) -> bool:
@@ -410,11 +471,19 @@ class _Code:
         tree: Syntax tree of the script.
         spots: Values in its text that a parameter can replace, by name.
         settings: Settings file that the script names, or module that it imports → the names of its values.
+        script: Path of the script.
+        roots: Folders from which it imports, first that of the job.
     """
 
     tree: ast.Module
     spots: Mapping[str, arguments.Spot]
     settings: Mapping[str, Collection[str]]
+    script: Path
+    roots: Sequence[Path]
+
+    def texts(self, choices: Collection[str]) -> list[module_files.Text]:
+        """Return the texts in the script or in a module that are among some choices."""
+        return module_files.texts(choices, self.script, self.roots[0], [self.script.parent, *self.roots])
 
     def file_clauses(self, names: Collection[str]) -> dict[str, str]:
         """Return those of some names that a settings file has, each with a clause that says so."""
@@ -422,7 +491,7 @@ class _Code:
         for file, keys in self.settings.items():
             for name in names:
                 if meant_keys := _meant_keys(name, keys):
-                    clauses.setdefault(name, f"{file}, {IN_SETTINGS_FILE} {' and '.join(meant_keys)}")
+                    clauses.setdefault(name, f"{file}, which it reads, has {' and '.join(meant_keys)}")
         return clauses
 
 
@@ -442,7 +511,7 @@ def _code_without_arguments(script: Path, roots: Sequence[Path], names: Collecti
     missing = [name for name in names if name not in in_text and not _meant_keys(name, in_files)]
     if (values := module_files.with_values(missing, script, roots[0], [script.parent, *roots])) is not None:
         settings_files[values.module] = values.keys
-    code = _Code(tree, spots, settings_files)
+    code = _Code(tree, spots, settings_files, script, roots)
     # A value in the text or in a settings file would stay the same in all trials, whatever a library reads.
     if code.spots.keys() & set(names) or code.file_clauses(names):
         return code
@@ -598,6 +667,11 @@ def _names(node: ast.AST) -> Iterator[str]:
             yield name
         case ast.Constant(value=str(text)) if re.fullmatch(r"[\w./-]+", text):
             yield from re.split(r"[./]", text)
+
+
+def _has_other_parser(tree: ast.Module) -> bool:
+    """Return whether code imports another library than argparse that reads arguments."""
+    return any(_PARSERS.search(name) and name != "argparse" for name in _top_imports(tree))
 
 
 def _reads_arguments(tree: ast.Module) -> bool:

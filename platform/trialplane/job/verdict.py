@@ -134,7 +134,7 @@ def _with_hints(draft: Draft, issues: Collection[Issue]) -> Iterator[Issue]:
             yield issue
         elif issue.field_path[0] == "enqueue":
             hint = f" (by {overrides[0]}; --set 'enqueue=[]' drops the points)"
-            yield Issue(issue.field_path, issue.message + hint)
+            yield dataclasses.replace(issue, message=issue.message + hint)
 
 
 def locate(draft: Draft, issue: Issue, has_objective: bool = False) -> Issue:
@@ -148,4 +148,5 @@ def locate(draft: Draft, issue: Issue, has_objective: bool = False) -> Issue:
     field_path, origin = issue.field_path, draft.origin(issue.field_path)
     if has_objective and field_path[:1] == ("objectives",):
         field_path = ("objective", *field_path[2:])
-    return Issue((*origin.within, *(field_path or ("job",))), issue.message, source=origin.source, line=origin.line)
+    path = (*origin.within, *(field_path or ("job",)))
+    return dataclasses.replace(issue, field_path=path, source=origin.source, line=origin.line)

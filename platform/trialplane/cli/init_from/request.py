@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +106,16 @@ class Origin:
     def short_title(self) -> str:
         """The title, without the end of a long command, for messages that would repeat it."""
         return errors.shortened(self.title, _LONGEST_TITLE)
+
+
+def with_names(words: Sequence[str], other_names: Mapping[str, Sequence[str]]) -> str:
+    """Return a command with other names, perhaps several, in place of names in its options --space and --param."""
+    new_words: list[str] = []
+    for word in words:
+        name, _, value = word.partition("=")
+        if new_words[-1:] in (["--space"], ["--param"]) and name in other_names:
+            option = new_words.pop()
+            new_words += [text for other_name in other_names[name] for text in (option, f"{other_name}={value}")]
+        else:
+            new_words.append(word)
+    return shlex.join(new_words)

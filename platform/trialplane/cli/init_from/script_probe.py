@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from trialplane import errors
 from trialplane.cli import importing, output
 from trialplane.cli.init_from import bounded, script_job, settings_file
+from trialplane.cli.init_from.request import with_names
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, launcher, positions, script, script_folder
 from trialplane.importing.script import Script, Style
@@ -38,7 +39,6 @@ _BY_PARAMS = (
 )
 _MOST_SETTINGS_FILES = 200
 _MOST_PLACES = 20  # values without a name of their own in a message
-_NEAR = 0.75  # similarity of a misspelled name to the one that is meant
 # Name of an argument that may take pairs of a name and a value.
 _TAKES_PAIRS = re.compile(r"(?:hyper[_-]?)?param(?:eter)?s|hparams|overrides?|opts?")
 # Flag of absl for bindings of gin.
@@ -1159,7 +1159,7 @@ def _remedy_with_names(typed: str, meant: Mapping[str, Sequence[Option]]) -> str
     """
     if not typed or not all(meant.values()):
         return ""
-    command = _with_names(typed, {name: [option.name for option in options] for name, options in meant.items()})
+    command = with_names(shlex.split(typed), {name: [option.name for option in options] for name, options in meant.items()})
     options = [option for options in meant.values() for option in options]
     if len(options) > len(meant):
         return f"; `{command}` searches each of them: leave out those that you do not mean"
@@ -1181,9 +1181,9 @@ def _meant_options(name: str, space: Mapping[str, Mapping[str, Any]], declared: 
     last_part = re.split(r"\.|__", name)[-1]  # of `svc.C`, or `svc__C` of a pipeline
     names = _longer_names(name, options) or [last_part] * (last_part in options)
     if not names and not _remark_on(name, declared):
-        similar_names = errors.similar(name, options, cutoff=_NEAR) or errors.similar(name, options)
         shared_size = arguments.similar_size(name, (key for key, option in options.items() if option.shared))
-        names = similar_names if len(similar_names) == 1 else [shared_size] * bool(shared_size and not similar_names)
+        meant = errors.only_similar(name, options) or ("" if _is_similar(name, options) else shared_size)
+        names = [meant] if meant else []
     choices = space[name].get("choices", ())
     return [options[key] for key in names] or [
         option for option in options.values() if option.kind == "str" and option.default in choices
@@ -1292,19 +1292,6 @@ def _unnamed_remedy(space: Mapping[str, Mapping[str, Any]], parsed_script: Scrip
 def _number_of(match: re.Match[str]) -> Any:
     """Return the number in a command that `_NUMBER_WORD` matches."""
     return launcher.with_default(Option(""), match["number"]).default
-
-
-def _with_names(typed: str, other_names: Mapping[str, Sequence[str]]) -> str:
-    """Return the user's command with other names, perhaps several, in place of names in its space."""
-    words: list[str] = []
-    for word in shlex.split(typed):
-        name, _, range_text = word.partition("=")
-        if words[-1:] == ["--space"] and name in other_names:
-            del words[-1]
-            words += [text for other_name in other_names[name] for text in ("--space", f"{other_name}={range_text}")]
-        else:
-            words.append(word)
-    return shlex.join(words)
 
 
 def _override_error(names: Collection[str], copy: ScriptCopy) -> str | None:
