@@ -407,6 +407,31 @@ def test_a_trial_waits_for_the_command_and_has_its_output(platform, before: str,
 
 
 @pytest.mark.parametrize(
+    ("typed", "words", "first"),
+    [
+        ("KIND=lstm ./fit", "env KIND={KIND} ./fit", "lstm"),
+        ("env LR=0.1 KIND=lstm ./fit", "env LR={LR} KIND={KIND} ./fit", "lstm"),
+        ("KIND=lstm make", "env KIND={KIND} make", "lstm"),
+        ("make", "make KIND={KIND}", "rbf"),
+        ("KIND=lstm make OWN=1", "env KIND={KIND} make OWN={OWN}", "lstm"),
+    ],
+)
+def test_a_text_of_a_variable_before_a_command_is_searched_on_request(platform, typed: str, words: str, first: str) -> None:
+    write(Path(), {"fit": '#!/bin/sh\necho "loss: 1 $KIND"\n', "Makefile": "KIND ?= rbf\nfit:\n\t./fit $(KIND)\n"})
+    Path("fit").chmod(0o755)
+    result = platform("init", "--from", typed, "--space", "KIND=rbf,poly,lstm", "--no-smoke")
+    assert result.exit_code == 0 and " ".join(command_of(job_in("."))) == words, result.output
+    assert job_in(".").search.enqueue == ({"KIND": first},)
+
+
+def test_a_variable_before_make_that_the_makefile_replaces_is_given_to_make(platform) -> None:
+    write(Path(), {"Makefile": "KIND = rbf\nN = 3\nfit:\n\techo loss: $(N) $(KIND)\n"})
+    result = platform("init", "--from", "KIND=lstm N=5 make", "--space", "KIND=rbf,lstm", "--space", "N=1..5", "--no-smoke")
+    assert result.exit_code == 0 and command_of(job_in(".")) == ("make", "KIND={KIND}", "N={N}"), result.output
+    assert job_in(".").search.enqueue == ({"KIND": "rbf", "N": 3},), "which make has today"
+
+
+@pytest.mark.parametrize(
     ("typed", "words"),
     [
         ("python fit.py --lr 0.5 # the rate 3", "python fit.py --lr {lr}"),

@@ -54,6 +54,7 @@ _CHANGES_FOLDER = re.compile(r"\b(?:cd|pushd)\b")
 _UNKNOWN_RULES = re.compile(r"^(?:[^\t#=:]*[%$]|-?s?include\b)", re.MULTILINE)  # whose targets are not in the text
 _TARGET = re.compile(r"^([\w.-]+)[ \t]*:(?!=)", re.MULTILINE)  # train: data
 _MAKE_VARIABLE = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?]?=[ \t]*([^\s#$]+)[ \t]*(?:#.*)?$", re.MULTILINE)  # LR ?= 0.1
+_MAKE_DEFAULT = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*\?=", re.MULTILINE)  # LR of LR ?= 0.1
 _SILENT = re.compile(r"#|echo\b|$")  # a line of a recipe that trains nothing
 _MAKE_DEFINITION = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?+]?=(.*)$", re.MULTILINE)  # FLAGS = --lr $(LR)
 _RULE = re.compile(r"(?P<targets>[\w./ -]+):(?![:=])(?P<prerequisites>[^#;]*)")  # train eval: data
@@ -273,6 +274,8 @@ def without_switches(text: str, names: Iterable[str]) -> tuple[str, dict[str, st
 def with_texts(text: str, names: Collection[str], call: Call | None) -> str:
     """Return a command line with {NAME=VALUE} for the texts that set some parameters: `model='lstm'`, `--kernel rbf`.
 
+    These may be variables before the program, as in `KIND=lstm julia fit.jl`.
+
     Numbers are parameters already. A parameter that the command sets to several values stays as it is. If the command calls
     a Python script, only the arguments of this call are read, and a parameter that a flag sets is left to the script, which
     declares the flag.
@@ -287,7 +290,12 @@ def with_texts(text: str, names: Collection[str], call: Call | None) -> str:
     for command in _simple_commands(text):
         if call is not None and command.words and command.words[0].start != call.start:
             continue
-        words = command.words[len(_leading_words([word.text for word in command.words])) + 1 :]
+        program = len(_leading_words([word.text for word in command.words]))
+        for word in command.words[:program] if call is None else ():  # a Python script shows which variables it reads
+            variable, _, value = word.text.partition("=")
+            if _key(variable) in keys:
+                texts_by_name.setdefault(variable, []).append((word, f"{variable}=", value))
+        words = command.words[program + 1 :]
         for word, next_word in itertools.zip_longest(words, words[1:]):
             flag, equals, value = word.text.partition("=")
             name = keys.get(_key(flag.lstrip("-+")), "")
@@ -863,7 +871,9 @@ def makefiles(command: str) -> list[PurePath]:
 def with_make_variables(command: str, makefile: str, names: Collection[str]) -> str:
     """Return a command that gives its last make those of some variables of a Makefile that it lacks, with their values.
 
-    Names of numbers behind that make are left out, as these are parameters of another program.
+    Variables before that make stay there if the Makefile reads them, as in `KIND ?= rbf`. If it has a value of its own, as
+    in `KIND = rbf`, they have no effect, and are left out. Names of numbers behind that make are left out, as these are
+    parameters of another program.
 
     Args:
         command: Command line.
@@ -873,12 +883,17 @@ def with_make_variables(command: str, makefile: str, names: Collection[str]) -> 
     calls = list(_make_calls(command))
     if not calls:
         return command
-    end = calls[-1].end
-    _, others = number_placeholders(command[end:])
-    missing = set(names) - _assignments(calls[-1].words).keys() - others.keys()
+    head, rest = command[: calls[-1].end], command[calls[-1].end :]
+    _, others = number_placeholders(rest)
     values = _first_values(_MAKE_VARIABLE.findall(makefile))
-    assignments = [f" {name}={shlex.quote(value)}" for name, value in values.items() if name in missing]
-    return "".join([command[:end], *assignments, command[end:]])
+    own_names = set(values) - set(_MAKE_DEFAULT.findall(makefile))  # that the environment does not change
+    set_names = _assignments(calls[-1].words).keys() | others.keys()
+    for name in (name for name in values if name in names and name not in set_names):
+        before_make = re.search(rf"(?<!\S){name}=\S+\s+(?=(?:[A-Za-z_]\w*=\S+\s+)*make\b)", head)
+        if before_make is None or name in own_names:
+            start, end = before_make.span() if before_make else (0, 0)
+            head = f"{head[:start]}{head[end:]} {name}={shlex.quote(values[name])}"
+    return head + rest
 
 
 def _make_calls(command: str) -> Iterator[_MakeCall]:
