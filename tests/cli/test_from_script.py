@@ -1193,6 +1193,15 @@ def test_what_is_there_is_left_alone(platform, written: Path) -> None:
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 2 and "src/job.yaml already exists; nothing was changed" in result.stderr
     assert (written / "job.yaml").read_text() == "mine" and not (written / "ran").exists()
+    assert "; remove it, or move fit.py" in result.stderr
+
+
+def test_the_command_that_replaces_a_job_of_a_script_is_shown(platform, written: Path) -> None:
+    (written / "fit.py").write_text("lr = 0.1\nprint('val_acc=1')\n")
+    words = ("init", "--from", "src/fit.py", "--objective", "val_acc:max", "--no-smoke")
+    assert platform(*words).exit_code == 0
+    result = platform(*words)
+    assert result.exit_code == 2 and f"`rm src/job.yaml && {shlex.join(('platform', *words))}` replaces it" in result.stderr
 
 
 @pytest.mark.parametrize(

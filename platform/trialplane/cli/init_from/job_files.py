@@ -67,6 +67,11 @@ def heading(name: str) -> str:
     return f"# Made from {name} by `platform init --from`.\n"
 
 
+def is_made(job_file: Path) -> bool:
+    """Return whether a job.yaml, which a user may have changed, was made of a script or a command."""
+    return job_file.is_file() and job_file.read_bytes().startswith(b"# Made from ")
+
+
 def hidden_files(title: str, text: str, start: script_folder.Start) -> list[str]:
     """Return the hidden files of a job's folder that its script names, and that need a rule in `.jobignore` to be packed.
 

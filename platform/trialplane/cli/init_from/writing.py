@@ -67,7 +67,9 @@ def write_job(origin: Origin, parsed_script: Script, request: Request) -> int:
     parsed_script = _with_paths_from(folder, parsed_script, real)
     job_file = folder / load.FILE
     if job_file.is_symlink() or job_file.exists():
-        raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {title} to another folder")
+        command = f"rm {importing.shell_path(job_file)} && {request.command(origin.source)}"
+        remedy = f"`{command}` replaces it" if job_files.is_made(job_file) else "remove it"
+        raise InputError(f"{job_file} already exists; nothing was changed; {remedy}, or move {title} to another folder")
     _print_missing_libraries(origin.file, parsed_script, roots=[real.parent, folder, folder / "src", *start.roots])
     if notebook.is_notebook(origin.text):
         output.note(f"{title} is an exported notebook: trials leave out its magics and shell commands")
