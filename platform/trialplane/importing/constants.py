@@ -135,32 +135,36 @@ class Evaluator:
             variables: Values of the variables of the comprehensions around it.
         """
         self._work.count(1)
-        if isinstance(node, ast.Name) and node.id in variables:
-            return variables[node.id]
-        if isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float, type(None))):
-            return node.value
-        if isinstance(node, (ast.List, ast.Tuple)):
-            return [self._value(element, variables) for element in node.elts]
-        if isinstance(node, ast.Dict) and None not in node.keys:  # which stands for `**unknown`
-            keys = [self._value(key, variables) for key in node.keys if key]
-            if any(isinstance(key, (int, float)) and abs(key) > _LARGEST for key in keys):
-                raise NotConstant  # hashes of large numbers can be equal, and then the time is quadratic
-            return dict(zip(keys, [self._value(value, variables) for value in node.values], strict=True))
-        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-            return [self._value(node.elt, scope) for scope in self._scopes(node.generators, variables)]
-        if isinstance(node, ast.IfExp):
-            is_true = self._value(node.test, variables)
-            return self._value(node.body if is_true else node.orelse, variables)
-        if isinstance(node, ast.UnaryOp):
-            return self._result(node.op, [self._value(node.operand, variables)])
-        if isinstance(node, ast.BinOp):
-            return self._result(node.op, [self._value(operand, variables) for operand in (node.left, node.right)])
-        if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            return self._result(node.ops[0], [self._value(side, variables) for side in (node.left, *node.comparators)])
-        if is_constant_call(node, self._module_names):
-            assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-            return self._call_result(node.func.id, [self._value(argument, variables) for argument in node.args])
+        match node:
+            case ast.Name(id=name) if name in variables:
+                return variables[name]
+            case ast.Constant(value=str() | int() | float() | None as value):
+                return value
+            case ast.List(elts=elements) | ast.Tuple(elts=elements):
+                return self._values(elements, variables)
+            case ast.Dict(keys=keys, values=values) if None not in keys:  # which stands for `**unknown`
+                return self._dict(self._values([key for key in keys if key], variables), self._values(values, variables))
+            case ast.ListComp(elt=element) | ast.GeneratorExp(elt=element):
+                return [self._value(element, scope) for scope in self._scopes(node.generators, variables)]
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self._value(body if self._value(test, variables) else orelse, variables)
+            case ast.UnaryOp(op=op, operand=operand):
+                return self._result(op, self._values([operand], variables))
+            case ast.BinOp(op=op, left=left, right=right) | ast.Compare(ops=[op], left=left, comparators=[right]):
+                return self._result(op, self._values([left, right], variables))
+            case ast.Call(func=ast.Name(id=name), args=arguments) if is_constant_call(node, self._module_names):
+                return self._call_result(name, self._values(arguments, variables))
         return self._lookup(node)
+
+    def _values(self, nodes: Sequence[ast.expr], variables: Mapping[str, Any]) -> list[Any]:
+        """Return the values of several expressions, see `_value`."""
+        return [self._value(node, variables) for node in nodes]
+
+    def _dict(self, keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
+        """Return the dict of keys and values. Hashes of large numbers can be equal, and it would then take long to build."""
+        if any(isinstance(key, (int, float)) and abs(key) > _LARGEST for key in keys):
+            raise NotConstant
+        return dict(zip(keys, values, strict=True))
 
     def _scopes(self, generators: Sequence[ast.comprehension], variables: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """Yield the variables of each round of a comprehension.
@@ -194,24 +198,30 @@ class Evaluator:
     def _result(self, op: ast.AST, operands: Sequence[Any]) -> Any:
         """Return the result of an operator with numbers or lists, or of a comparison."""
         function = _OPERATORS.get(type(op))
-        numbers = [operand for operand in operands if isinstance(operand, (int, float))]
-        lists = [operand for operand in operands if isinstance(operand, list)]
-        has_text = any(isinstance(operand, str) for operand in operands)
-        if function is None or max(map(abs, numbers), default=0) > _LARGEST:
+        if function is None:
             raise NotConstant
-        if isinstance(op, ast.Pow) and abs(operands[1]) > _MAX_EXPONENT:
-            raise NotConstant
-        if has_text and not isinstance(op, ast.cmpop):  # "a" * 1000
-            raise NotConstant
-        # The work of the operator is counted before it is done.
-        for operand in operands:
-            self._work.count_elements(operand)
-        if lists and isinstance(op, ast.Mult):  # [0] * 10
-            self._work.count(len(lists[0]) * int(max([0, *numbers])))
+        self._check_operands(op, operands)
         result = function(*operands)
         if isinstance(result, complex):  # (-1) ** 0.5
             raise NotConstant
         return self._elements(result) if isinstance(result, list) else result
+
+    def _check_operands(self, op: ast.AST, operands: Sequence[Any]) -> None:
+        """Count the work of an operator before it is done.
+
+        Raises:
+            NotConstant: It is too much, or the operator would make a text.
+        """
+        numbers = [operand for operand in operands if isinstance(operand, (int, float))]
+        has_large_number = any(abs(number) > _LARGEST for number in numbers)
+        has_large_exponent = isinstance(op, ast.Pow) and abs(operands[1]) > _MAX_EXPONENT
+        makes_text = any(isinstance(operand, str) for operand in operands) and not isinstance(op, ast.cmpop)  # "a" * 1000
+        if has_large_number or has_large_exponent or makes_text:
+            raise NotConstant
+        for operand in operands:
+            self._work.count_elements(operand)
+            if isinstance(operand, list) and isinstance(op, ast.Mult):  # [0] * 10
+                self._work.count(len(operand) * int(max([0, *numbers])))
 
     def _elements(self, values: Sequence[Any]) -> list[Any]:
         """Return the elements of a list, tuple or range as a list."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from trialplane.errors import FieldPath, SpecError
@@ -125,8 +125,7 @@ def has_sweep(text: str, name: str) -> bool:
 def _sweeper(source: Source) -> _Sweeper:
     """Return the kind of the sweeper."""
     class_name = source.text(*_SWEEPER, "_target_")  # hydra_plugins.hydra_optuna_sweeper.optuna_sweeper.OptunaSweeper
-    defaults = str(source.look("defaults")).replace("'", "")  # [_self_, {override hydra/sweeper: optuna}]
-    names = f"{class_name} {defaults}".lower()
+    names = f"{class_name} {_defaults(source)}".lower()
     if "nevergrad" in names or source.look(*_NEVERGRAD) is not None:
         return "nevergrad"
     if "sweeper: ax" in names or "ax_sweeper" in names or source.look(*_AX) is not None:
@@ -136,14 +135,9 @@ def _sweeper(source: Source) -> _Sweeper:
     return "basic"
 
 
-def _default_sampler(source: Source) -> str:
-    """Return the sampler of the list of defaults, as in `override hydra/sweeper/sampler: random`; "tpe" without one."""
-    entries = source.look("defaults")
-    for entry in entries if isinstance(entries, list) else ():
-        for key, value in entry.items() if isinstance(entry, dict) else ():
-            if str(key).endswith("hydra/sweeper/sampler"):
-                return str(value)
-    return "tpe"
+def _defaults(source: Source) -> str:
+    """Return the text of the list of defaults without quotes: `[_self_, {override hydra/sweeper: optuna}]`."""
+    return re.sub("['\"]", "", str(source.look("defaults")))
 
 
 def _script(source: Source, scripts: Mapping[str, str]) -> str:
@@ -192,13 +186,14 @@ def _sampler(source: Source, sweeper: _Sweeper) -> dict[str, Any]:
     if sweeper == "nevergrad":
         return {"name": _nevergrad_sampler(source)}
     field = (*_SWEEPER, "sampler")
-    class_name = source.text(*field, "_target_").rpartition(".")[2] or _default_sampler(source)
+    default = re.search(r"hydra/sweeper/sampler: ([\w.-]+)", _defaults(source))  # {override hydra/sweeper/sampler: random}
+    class_name = source.text(*field, "_target_").rpartition(".")[2] or (default[1] if default else "tpe")
     sampler = search.sampler(class_name) or search.sampler(f"{class_name}sampler")
     if sampler is None:
         source.note(f"{class_name!r} has no counterpart; tpe is used", *field, "_target_")
         sampler = {"name": "tpe"}
-    for key in _SAMPLER_OPTIONS:
-        if key in source.keys(*field) and source.look(*field, key) is not None:
+    for key in source.keys(*field):
+        if key in _SAMPLER_OPTIONS and source.look(*field, key) is not None:
             sampler[key] = source.take(*field, key)
     return sampler
 
@@ -234,25 +229,30 @@ def _add_parameter(source: Source, field: FieldPath, sweeper: _Sweeper, paramete
     if isinstance(value, dict):
         parameter = _MAPPING_READERS.get(sweeper, _optuna_parameter)(source, field)
     elif isinstance(value, list) and sweeper == "nevergrad":
-        parameter = search.categorical([source.take(*field, index) for index in source.indices(*field)])
+        parameter = search.categorical(source.elements(*field))
     else:
-        value = source.take(*field)
-        try:
-            plain_value = value if isinstance(value, str) else document.scalar(str(value))
-            # For the plugins, a range is a distribution with both ends. The basic sweeper lists its values, as Python does.
-            parameter = parse_value(plain_value, includes_end=sweeper != "basic")
-        except NOT_UNDERSTOOD:
-            source.refuse(f"{str(value)[:60]!r} is not understood: choice, range, interval and lists are", *field)
-            return
+        parameter = _parameter_of_text(source, field, sweeper)
     if parameter is not None:  # otherwise the function that reads it has added an issue
         parameters.add(name, parameter)
+
+
+def _parameter_of_text(source: Source, field: FieldPath, sweeper: _Sweeper) -> dict[str, Any] | None:
+    """Return a parameter that is a text in Hydra's grammar, or `{"value": …}` for one value. None after an issue."""
+    value = source.take(*field)
+    try:
+        text = value if isinstance(value, str) else document.scalar(str(value))
+        # For the plugins, a range is a distribution with both ends. The basic sweeper lists its values, as Python does.
+        return parse_value(text, includes_end=sweeper != "basic")
+    except NOT_UNDERSTOOD:
+        source.refuse(f"{str(value)[:60]!r} is not understood: choice, range, interval and lists are", *field)
+        return None
 
 
 def _optuna_parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
     """Return a parameter of Optuna's `search_space` that is a mapping. None after an issue."""
     kind = source.text(*field, "type")
     if kind == "categorical":
-        return search.categorical([source.take(*field, "choices", index) for index in source.indices(*field, "choices")])
+        return search.categorical(source.elements(*field, "choices"))
     low, high = source.number(*field, "low"), source.number(*field, "high")
     if kind not in ("int", "float") or low is None or high is None:
         source.refuse("needs type int or float with low and high, or categorical with choices", *field)
@@ -271,7 +271,7 @@ def _ax_parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
     if kind == "fixed" or "value" in source.keys(*field):
         return {"value": source.take(*field, "value")}
     if kind == "choice":
-        return search.categorical([source.take(*field, "values", index) for index in source.indices(*field, "values")])
+        return search.categorical(source.elements(*field, "values"))
     bounds = source.look(*field, "bounds")
     low, high = source.number(*field, "bounds", 0), source.number(*field, "bounds", 1)
     if kind != "range" or not isinstance(bounds, list) or low is None or high is None:
@@ -282,32 +282,27 @@ def _ax_parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
 
 
 def _nevergrad_parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
-    """Return a scalar parameter of Nevergrad. None after an issue.
-
-    Without two bounds, it becomes a normal distribution around `init`, the value with which Nevergrad's optimizers start.
-    """
+    """Return a scalar parameter of Nevergrad. None after an issue."""
     is_log, is_integer = source.take(*field, "log") is True, source.take(*field, "integer") is True
     start, step, low, high = (source.number(*field, key) for key in ("init", "step", "lower", "upper"))
     if low is not None and high is not None:
         if step is not None:
             source.note("is a width to start with, and a sampler has its own", *field, "step")
         return search.span("int" if is_integer else "float", low, high, log=is_log)
-    if start is None or (is_log and (start <= 0 or (step is not None and step <= 0))):
+    if start is None or (is_log and min(start, 1 if step is None else step) <= 0):
         source.refuse("needs lower and upper, or init (above 0 with log)", *field)
         return None
-    if low is not None or high is not None:
-        source.note("is left out: a range here has two bounds", *field, "upper" if low is None else "lower")
-    if is_log:  # Nevergrad multiplies by the step then
-        mean, deviation = math.log(start), abs(math.log(step or 2.0))
-    else:
-        mean, deviation = start, step or 1.0
+    for bound in ("lower", "upper"):
+        source.skip("is left out: a range here has two bounds", *field, bound)
     source.note("has no two bounds, and becomes a normal distribution around init", *field)
+    # Nevergrad's optimizers start with `init`. With `log`, they multiply by the step.
+    mean, deviation = (math.log(start), abs(math.log(step or 2.0))) if is_log else (start, step or 1.0)
     parameter = search.normal(mean, deviation or 1.0, log=is_log, step=1.0 if is_integer else None)
     if parameter is None:
         source.refuse("init and step give values that are too large", *field)
     elif is_integer:  # with a step, `normal` returns a range of floats
-        low_bound = max(1, int(parameter["low"])) if is_log else int(parameter["low"])
-        return search.span("int", low_bound, max(low_bound, int(parameter["high"])), log=is_log)
+        low, high = (max(1 if is_log else -math.inf, int(parameter[bound])) for bound in ("low", "high"))
+        return search.span("int", low, high, log=is_log)
     return parameter
 
 
@@ -333,27 +328,37 @@ def parse_value(value: Any, *, includes_end: bool) -> dict[str, Any]:
         values = [document.scalar(part) for part in _split(value)]
         return search.categorical(values) if len(values) > 1 else {"value": values[0] if values else ""}
     function, parts = call[1], _split(call[2])
-    positional = [part for part in parts if not re.match(r"\w+\s*=", part)]  # all but `step=2`
-    if function in ("tag", "int", "float"):  # they change their last argument
-        parameter = parse_value(positional[-1], includes_end=includes_end)
-        if function == "tag" and "log" in positional[:-1]:
-            return parameter | {"log": True}
-        if function == "int" and parameter.get("type") == "float":
-            return search.span("int", parameter["low"], parameter["high"], log=parameter.get("log", False))
-        return parameter
-    if function in ("shuffle", "sort"):  # of a list or a call; the order has no effect on what is drawn
-        return parse_value(",".join(positional), includes_end=includes_end)
-    arguments_by_position = [document.scalar(part) for part in positional]
-    if function == "choice":
-        return search.categorical(arguments_by_position)
-    if function == "interval":
-        return search.span("float", *arguments_by_position)
-    if function == "range":
-        limits = dict(zip(("start", "stop", "step"), arguments_by_position, strict=False))
-        named = [part.partition("=") for part in parts if part not in positional]
-        limits |= {name.strip(): document.scalar(text) for name, _, text in named}
-        return _range(limits, includes_end=includes_end)
+    named = [part for part in parts if re.match(r"\w+\s*=", part)]  # step=2
+    positional = [part for part in parts if part not in named]
+    match function:
+        case "tag" | "int" | "float":
+            parameter = parse_value(positional[-1], includes_end=includes_end)
+            return _changed(parameter, function, tags=positional[:-1])
+        case "shuffle" | "sort":  # of a list or a call; the order has no effect on what is drawn
+            return parse_value(",".join(positional), includes_end=includes_end)
+        case "choice":
+            return search.categorical([document.scalar(part) for part in positional])
+        case "interval":
+            return search.span("float", *(document.scalar(part) for part in positional))
+        case "range":
+            texts = dict(zip(("start", "stop", "step"), positional, strict=False))
+            for part in named:
+                name, _, text = part.partition("=")
+                texts[name.strip()] = text
+            return _range({name: document.scalar(text) for name, text in texts.items()}, includes_end=includes_end)
     raise ValueError(f"{function} is not known")
+
+
+def _changed(parameter: dict[str, Any], function: str, tags: Sequence[str]) -> dict[str, Any]:
+    """Return a parameter after `tag(log, …)`, which makes its range logarithmic, or `int(…)`, which makes it an integer.
+
+    Other tags, and `float(…)`, change nothing.
+    """
+    if function == "tag" and "log" in tags:
+        return parameter | {"log": True}
+    if function == "int" and parameter.get("type") == "float":
+        return search.span("int", parameter["low"], parameter["high"], log=parameter.get("log", False))
+    return parameter
 
 
 def _range(limits: Mapping[str, Any], *, includes_end: bool) -> dict[str, Any]:

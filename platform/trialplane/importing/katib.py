@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from trialplane.errors import FieldPath
 from trialplane.importing import katib_trial, search
@@ -163,30 +163,35 @@ def _space(source: Source) -> dict[str, Any]:
 def _parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
     """Return a parameter of the space. None after an issue."""
     kind, feasible = source.text(*field, "parameterType"), (*field, "feasibleSpace")
-    if kind in ("categorical", "discrete"):
-        texts = list(dict.fromkeys(source.texts(*feasible, "list")))
-        return search.categorical([search.scalar(text) for text in texts] if kind == "discrete" else texts)
-    if kind not in ("double", "int"):
+    if kind in ("double", "int"):
+        return _range_parameter(source, feasible, "int" if kind == "int" else "float")
+    if kind not in ("categorical", "discrete"):
         source.refuse(f"{kind!r} is not double, int, discrete or categorical", *field, "parameterType")
         return None
-    low, high = source.number(*feasible, "min"), source.number(*feasible, "max")
-    step, distribution = source.number(*feasible, "step"), source.text(*feasible, "distribution")
+    texts = list(dict.fromkeys(source.texts(*feasible, "list")))
+    return search.categorical([search.scalar(text) for text in texts] if kind == "discrete" else texts)
+
+
+def _range_parameter(source: Source, field: FieldPath, type_name: Literal["int", "float"]) -> dict[str, Any] | None:
+    """Return a parameter between two bounds, from its `feasibleSpace`. None after an issue."""
+    low, high, step = (source.number(*field, key) for key in ("min", "max", "step"))
+    distribution = source.text(*field, "distribution")
     if low is None or high is None:
-        source.refuse("needs min and max", *feasible)
+        source.refuse("needs min and max", *field)
         return None
-    if kind == "int" and not all(number == int(number) for number in (low, high, step or 0)):
-        source.refuse("needs whole numbers for min, max and step: it is an int", *feasible)
+    if type_name == "int" and not all(number == int(number) for number in (low, high, step or 0)):
+        source.refuse("needs whole numbers for min, max and step: it is an int", *field)
         return None
     if distribution in ("normal", "logNormal"):
-        source.note(f"{distribution} is drawn uniformly between min and max here", *feasible, "distribution")
+        source.note(f"{distribution} is drawn uniformly between min and max here", *field, "distribution")
     elif distribution not in ("", "uniform", "logUniform"):
-        source.note(f"{distribution!r} is not known; values are drawn uniformly", *feasible, "distribution")
+        source.note(f"{distribution!r} is not known; values are drawn uniformly", *field, "distribution")
     log = distribution in ("logUniform", "logNormal") and low > 0
     if log and step is not None:
-        source.note("a logarithmic range has no step here, so it is left out", *feasible, "step")
+        source.note("a logarithmic range has no step here, so it is left out", *field, "step")
     elif distribution == "logUniform" and not log:
-        source.note("a logarithmic range must lie above 0; values are drawn uniformly", *feasible, "distribution")
-    return search.span("int" if kind == "int" else "float", low, high, log=log, step=step)
+        source.note("a logarithmic range must lie above 0; values are drawn uniformly", *field, "distribution")
+    return search.span(type_name, low, high, log=log, step=step)
 
 
 def _objective(source: Source) -> dict[str, Any]:

@@ -148,6 +148,10 @@ class Source:
         """Read the scalars of a list as strings."""
         return [self.text(*path, index) for index in self.indices(*path)]
 
+    def elements(self, *path: str | int) -> list[Any]:
+        """Read the values of a list."""
+        return [self.take(*path, index) for index in self.indices(*path)]
+
     def skip(self, reason: str, *path: str | int) -> None:
         """Add a note on the value at a path, and record that it was read. Do nothing if there is none."""
         if self.look(*path) is not None:

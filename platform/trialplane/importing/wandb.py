@@ -7,13 +7,13 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from trialplane.errors import FieldPath
 from trialplane.importing import guess, search
 from trialplane.importing.script import ARGUMENTS
 from trialplane.importing.source import ImportResult, Source
-from trialplane.job import arguments, document
+from trialplane.job import arguments, document, notebook
 
 _MACRO = re.compile(r"\$\{([^{}]*)\}")  # ${program}
 _DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
@@ -117,16 +117,8 @@ def _guess_objective(source: Source, program_text: str, direction: str) -> tuple
 
 def logged_metrics(text: str) -> list[str]:
     """Return the names of the metrics that a program gives to `wandb.log` or `run.log` in dicts, in their order."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    runs = {"wandb"}  # expressions whose `log` is that of a run
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("wandb.init("):
-            runs |= {ast.unparse(target) for target in node.targets}
-        elif isinstance(node, ast.withitem) and ast.unparse(node.context_expr).startswith("wandb.init("):
-            runs.add(ast.unparse(node.optional_vars) if node.optional_vars else "wandb")
+    tree = notebook.parse_or_empty(text)
+    runs = _runs(tree)
     keys: list[ast.expr | None] = []
     for node in ast.walk(tree):
         match node:
@@ -135,6 +127,21 @@ def logged_metrics(text: str) -> list[str]:
                     keys += dict_keys
     names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
     return list(dict.fromkeys(names))
+
+
+def _runs(tree: ast.Module) -> set[str]:
+    """Return the texts of the expressions that stand for a run: `wandb`, and `run` of `run = wandb.init()` or `with`."""
+    runs = {"wandb"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            value, targets = node.value, node.targets
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            value, targets = node.context_expr, [node.optional_vars]
+        else:
+            continue
+        if ast.unparse(value).startswith("wandb.init("):
+            runs.update(map(ast.unparse, targets))
+    return runs
 
 
 def _pruner(source: Source) -> Any:
@@ -192,45 +199,55 @@ def _parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
         return search.categorical(_choices(source, (*field, "values")))
     if "value" in source.keys(*field):
         return {"value": source.take(*field, "value")}
-    bounds = source.look(*field, "min"), source.look(*field, "max")  # 1 is an int here, and 1.0 after `number`
+    if distribution.endswith("normal"):
+        return _normal_parameter(source, field, distribution)
+    return _range_parameter(source, field, distribution)
+
+
+def _normal_parameter(source: Source, field: FieldPath, distribution: str) -> dict[str, Any] | None:
+    """Return a parameter whose distribution is normal, log_normal, q_normal or q_log_normal. None after an issue."""
+    mean, deviation = source.number(*field, "mu"), source.number(*field, "sigma")
+    step = _step(source, field, distribution)
+    if step is not None:
+        reason = f"{distribution} becomes a range of {search.SIGMAS} sigma on both sides, drawn uniformly"
+        source.note(reason, *field, "distribution")
+    deviation = 1.0 if deviation is None else deviation
+    parameter = search.normal(mean or 0.0, deviation, log="log" in distribution, step=step)
+    if parameter is None:
+        source.refuse("mu and sigma give values that are too large", *field)
+    return parameter
+
+
+def _range_parameter(source: Source, field: FieldPath, distribution: str) -> dict[str, Any] | None:
+    """Return a parameter between `min` and `max`. None after an issue. W&B's default is int_uniform or uniform."""
     low, high = source.number(*field, "min"), source.number(*field, "max")
-    mean, deviation, quantum = (source.number(*field, key) for key in ("mu", "sigma", "q"))
-    kind = distribution or ("int_uniform" if all(isinstance(bound, int) for bound in bounds) else "uniform")
-    step = (quantum or 1.0) if kind.startswith("q_") else None  # W&B's default of q is 1
-    # Normal and log-normal distributions, which need no bounds.
-    if kind.endswith("normal"):
-        if step is not None:
-            source.note(
-                f"{kind} becomes a range of {search.SIGMAS} sigma on both sides, drawn uniformly", *field, "distribution"
-            )
-        deviation = 1.0 if deviation is None else deviation
-        parameter = search.normal(mean or 0.0, deviation, log="log" in kind, step=step)
-        if parameter is None:
-            source.refuse("mu and sigma give values that are too large", *field)
-        return parameter
-    # All others are between two bounds.
     if low is None or high is None:
         source.refuse("needs value, values, or min and max", *field)
         return None
-    if kind in ("log_uniform", "q_log_uniform", "inv_log_uniform"):  # the bounds of W&B are exponents
+    has_whole_bounds = all(isinstance(source.look(*field, key), int) for key in ("min", "max"))  # 1, and not 1.0
+    kind = distribution or ("int_uniform" if has_whole_bounds else "uniform")
+    scale = kind.removeprefix("q_").removeprefix("inv_")
+    if scale == "log_uniform":  # the bounds of W&B are exponents
         if max(abs(low), abs(high)) > math.log(1e300):
-            source.refuse(
-                "exp(min) or exp(max) is over 1e300; if min and max are the values themselves, write log_uniform_values",
-                *field,
-            )
+            reason = "exp(min) or exp(max) is over 1e300; if min and max are the values themselves, write log_uniform_values"
+            source.refuse(reason, *field)
             return None
         low, high = math.exp(low), math.exp(high)
-    elif kind not in ("uniform", "q_uniform", "int_uniform", "log_uniform_values", "q_log_uniform_values"):
+    elif scale not in ("uniform", "int_uniform", "log_uniform_values"):
         source.note(f"{kind!r} has no counterpart; values are drawn evenly", *field, "distribution")
     if kind.startswith("inv_"):
         source.note("is drawn on a plain logarithmic scale here, not on an inverted one", *field, "distribution")
-    written_step = 1 if quantum is None else source.look(*field, "q")
-    are_whole = all(isinstance(value, int) for value in (*bounds, written_step))
-    is_integer = kind == "int_uniform" or (step is not None and are_whole)  # as W&B draws them
-    note_field = (*field, "distribution" if quantum is None else "q")
-    return search.span_of_multiples(
-        source, note_field, "int" if is_integer else "float", low, high, step=step, log="log" in kind
-    )
+    step, written_step = _step(source, field, kind), source.look(*field, "q")
+    has_whole_values = step is not None and has_whole_bounds and isinstance(written_step or 1, int)
+    type_name: Literal["int", "float"] = "int" if kind == "int_uniform" or has_whole_values else "float"
+    step_field = (*field, "distribution" if written_step is None else "q")
+    return search.span_of_multiples(source, step_field, type_name, low, high, step=step, log="log" in kind)
+
+
+def _step(source: Source, field: FieldPath, distribution: str) -> float | None:
+    """Return the `q` of a parameter, of which all values are multiples; None if its distribution has none."""
+    quantum = source.number(*field, "q")
+    return (quantum or 1.0) if distribution.startswith("q_") else None  # W&B's default is 1
 
 
 def _choices(source: Source, field: FieldPath) -> list[Any]:
@@ -248,37 +265,39 @@ def _choices(source: Source, field: FieldPath) -> list[Any]:
 
 
 def _program(source: Source, parameters: search.Parameters) -> dict[str, Any]:
-    """Return the fields of the job for the program: `script` or `command`, and `arguments`."""
+    """Return the fields of the job for the program: `script` or `command`, and `arguments`.
+
+    The sweep's `command` is a list of words and of macros, such as `${program}` and `${args}`, which stands for all flags.
+    """
     program = source.text("program").removeprefix("./")
     items = source.texts("command") or list(_DEFAULT_COMMAND)
-    flags = parameters.arguments
     command: list[str] = []  # up to the program
     argument_items: list[str] = []  # after the program
-    booleans = "value"
-    is_after_program = False
     for index, item in enumerate(items):
-        macro = _MACRO.fullmatch(item)
         field: FieldPath = ("command", index)
-        if macro is None:
-            if _MACRO.search(item):
-                source.note("a macro inside an argument is not filled in here; it stays as text", *field)
-            (argument_items if is_after_program else command).append(arguments.escaped(item))
-        elif macro[1] == "program":
-            is_after_program = True
-            command.append(program)
-        elif macro[1] == "interpreter":
-            command.append("python")
-        elif macro[1] in ("args", "args_no_boolean_flags"):
-            booleans = "value" if macro[1] == "args" else "switch"
-            argument_items += [*flags, f"{{{arguments.FLAGS}}}"]
-        elif macro[1] == "args_no_hyphens":
-            argument_items += [*(flag.removeprefix("--") for flag in flags), f"{{{arguments.HYDRA}}}"]
-        elif macro[1] == "args_json":
-            argument_items.append(_json_argument(source, parameters, field))
-        elif macro[1] != "env":  # which a trial does not need: W&B's `env` starts the program
-            source.note(f"{item} has no counterpart; write the argument into job.yaml", *field)
+        match item:
+            case "${program}":
+                command.append(program)
+            case "${interpreter}":
+                command.append("python")
+            case "${env}":  # which a trial does not need: W&B's `env` starts the program
+                pass
+            case "${args}" | "${args_no_boolean_flags}":
+                argument_items += [*parameters.arguments, f"{{{arguments.FLAGS}}}"]
+            case "${args_no_hyphens}":
+                argument_items += [flag.removeprefix("--") for flag in parameters.arguments]
+                argument_items.append(f"{{{arguments.HYDRA}}}")
+            case "${args_json}":
+                argument_items.append(_json_argument(source, parameters, field))
+            case _ if _MACRO.fullmatch(item):
+                source.note(f"{item} has no counterpart; write the argument into job.yaml", *field)
+            case _:
+                if _MACRO.search(item):
+                    source.note("a macro inside an argument is not filled in here; it stays as text", *field)
+                (argument_items if "${program}" in items[:index] else command).append(arguments.escaped(item))
     program_arguments: Any = "none"
     if argument_items:
+        booleans = "switch" if "${args_no_boolean_flags}" in items else "value"
         program_arguments = {"items": argument_items, "booleans": booleans, "lists": "literal"}
     # Otherwise words come between Python and the program, as in `python -u train.py`, or another program starts it.
     starts_with_python = command[-1:] == [program] and all(word == "python" for word in command[:-1])
