@@ -284,18 +284,27 @@ def _ax_parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
 def _nevergrad_parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
     """Return a scalar parameter of Nevergrad. None after an issue."""
     is_log, is_integer = source.take(*field, "log") is True, source.take(*field, "integer") is True
-    start, step, low, high = (source.number(*field, key) for key in ("init", "step", "lower", "upper"))
-    if low is not None and high is not None:
-        if step is not None:
-            source.note("is a width to start with, and a sampler has its own", *field, "step")
-        return search.span("int" if is_integer else "float", low, high, log=is_log)
+    low, high = source.number(*field, "lower"), source.number(*field, "upper")
+    if low is None or high is None:
+        return _nevergrad_normal(source, field, is_log=is_log, is_integer=is_integer)
+    if source.number(*field, "step") is not None:
+        source.note("is a width to start with, and a sampler has its own", *field, "step")
+    source.mark_read(*field, "init")
+    return search.span("int" if is_integer else "float", low, high, log=is_log)
+
+
+def _nevergrad_normal(source: Source, field: FieldPath, *, is_log: bool, is_integer: bool) -> dict[str, Any] | None:
+    """Return a parameter without two bounds: a normal distribution around `init`. None after an issue.
+
+    Nevergrad's optimizers start with `init`, and `step` is the width; with `log`, they multiply by it.
+    """
+    start, step = source.number(*field, "init"), source.number(*field, "step")
     if start is None or (is_log and min(start, 1 if step is None else step) <= 0):
         source.refuse("needs lower and upper, or init (above 0 with log)", *field)
         return None
     for bound in ("lower", "upper"):
         source.skip("is left out: a range here has two bounds", *field, bound)
     source.note("has no two bounds, and becomes a normal distribution around init", *field)
-    # Nevergrad's optimizers start with `init`. With `log`, they multiply by the step.
     mean, deviation = (math.log(start), abs(math.log(step or 2.0))) if is_log else (start, step or 1.0)
     parameter = search.normal(mean, deviation or 1.0, log=is_log, step=1.0 if is_integer else None)
     if parameter is None:

@@ -45,6 +45,27 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
         if source.look(*_TEMPLATE, "configMap") is None:
             source.note("has no container with a command: write the command into job.yaml", *_TRIAL)
         return {"command": [_UNKNOWN_PROGRAM], "arguments": [f"--{name}={{{name}}}" for name in space]}
+    fields = _command(source, container, replacements, space)
+    if kind not in _KINDS:
+        remark = "only this container runs as the trial; what the others pass to it must be written out"
+        source.note(f"of a {kind}, {remark}", *container)
+    if image := source.text(*container, "image"):
+        source.note("must be built from trialplane's trial image: `platform image build`", *container, "image")
+        fields = {"cluster": {"image": image}, **fields}
+    fields["resources"] = resources = _resources(source, container)
+    ranks_field = (*_TRIAL, "spec", "nprocPerNode")  # a number, or a word such as `auto`
+    ranks = source.integer(*ranks_field) if str(source.look(*ranks_field)).isdigit() else None
+    if ranks is not None or resources.get("gpus", 0) > 1:
+        fields["ranks"] = ranks or 1  # by default, a job has a rank for each GPU
+    if (nodes := _nodes(source, kind, container)) > 1:
+        fields["nodes"] = nodes
+    return fields
+
+
+def _command(
+    source: Source, container: FieldPath, replacements: Mapping[str, str], space: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the fields `command` and `arguments` of the job for a container. Add a note on each parameter not in them."""
     command = _words(source, (*container, "command"), replacements)
     argument_items = _words(source, (*container, "args"), replacements)
     if not command:
@@ -53,24 +74,11 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
         command = [_UNKNOWN_PROGRAM]
     if variables := list(_environment(source, (*container, "env"), replacements)):
         command = ["env", *variables, *command]
+    text = " ".join([*command, *argument_items])
     for name in space:
-        if not any(f"{{{name}}}" in word for word in [*command, *argument_items]):
+        if f"{{{name}}}" not in text:
             source.note(f"no argument of the primary container uses {name}: write {{{name}}} where it belongs", *container)
-    if kind not in _KINDS:
-        remark = "only this container runs as the trial; what the others pass to it must be written out"
-        source.note(f"of a {kind}, {remark}", *container)
-    resources = _resources(source, container)
-    fields: dict[str, Any] = {"command": command, "arguments": argument_items, "resources": resources}
-    if image := source.text(*container, "image"):
-        source.note("must be built from trialplane's trial image: `platform image build`", *container, "image")
-        fields = {"cluster": {"image": image}, **fields}
-    ranks_field = (*_TRIAL, "spec", "nprocPerNode")  # a number, or a word such as `auto`
-    ranks = source.integer(*ranks_field) if str(source.look(*ranks_field)).isdigit() else None
-    if ranks is not None or resources.get("gpus", 0) > 1:
-        fields["ranks"] = ranks or 1  # by default, a job has a rank for each GPU
-    if (nodes := _nodes(source, kind, container)) > 1:
-        fields["nodes"] = nodes
-    return fields
+    return {"command": command, "arguments": argument_items}
 
 
 def _words(source: Source, field: FieldPath, replacements: Mapping[str, str]) -> list[str]:
@@ -169,10 +177,10 @@ def _environment(source: Source, field: FieldPath, replacements: Mapping[str, st
 def _resources(source: Source, container: FieldPath) -> dict[str, Any]:
     """Return the resources of the container by their names in a job. A limit is preferred to a request."""
     resources: dict[str, Any] = {}
-    fields = (*container, "resources") if source.look(*container, "resources") else (*container, "resourcesPerNode")
+    field = (*container, "resources") if source.look(*container, "resources") else (*container, "resourcesPerNode")
     for part in ("limits", "requests"):
-        for key in source.keys(*fields, part):
-            amount_field = (*fields, part, key)
+        for key in source.keys(*field, part):
+            amount_field = (*field, part, key)
             amount = source.text(*amount_field)
             cores = values.cores(search.scalar(amount)) if key == "cpu" else None  # 500m is 0.5
             if cores is not None:
@@ -233,16 +241,16 @@ def with_script(job: dict[str, Any], scripts: Mapping[str, str], source: Source)
     variables = list(itertools.takewhile(lambda item: item == "env" or "=" in item, job["command"]))  # env LR=0.1
     command = job["command"][len(variables) :]
     file = command[1] if len(command) > 1 else ""
+    is_absolute = file.startswith("/")
+    script = posixpath.basename(file) if is_absolute else file.removeprefix("./")
     starts_python = file and re.fullmatch(r"(?:/\S+/)?python[\d.]*", command[0])  # /usr/bin/python3.11
-    script = posixpath.basename(file) if file.startswith("/") else file.removeprefix("./")
     if not starts_python or script not in scripts:
-        if "." in file and not file.startswith(("/", "-")):
+        if "." in file and not is_absolute and not file.startswith("-"):
             reason = f"{file} lies in the image's folder there; the command runs in a copy of the job's folder here"
             source.note(reason, *_TRIAL)
         return job, []
-    if file.startswith("/"):
-        reason = f"{file} lies in the image there; {script} beside the file travels with the run here"
-        source.note(reason, *_TRIAL)
+    if is_absolute:
+        source.note(f"{file} lies in the image there; {script} beside the file travels with the run here", *_TRIAL)
     if variables:
         return {**job, "command": [*variables, command[0], script, *command[2:]]}, [script]
     other_fields = {key: value for key, value in job.items() if key not in ("command", "arguments")}

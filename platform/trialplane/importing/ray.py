@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import keyword
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import FieldPath, Issue, SpecError
@@ -112,6 +113,29 @@ class _Searcher(NamedTuple):
     space_function: str
 
 
+@dataclasses.dataclass(frozen=True)
+class _Parameters(search.Parameters):
+    """The parameters of a job.
+
+    Attributes:
+        grids: Paths of the parameters with a grid search, by name.
+    """
+
+    grids: dict[str, FieldPath] = dataclasses.field(default_factory=dict)
+
+
+class _TrialLimits(NamedTuple):
+    """The limits of a trial.
+
+    Attributes:
+        rules: Field `stop` of the job.
+        timeout: Its field `budget.timeout`. None without one.
+    """
+
+    rules: list[dict[str, Any]]
+    timeout: float | str | None
+
+
 class _Trainable(NamedTuple):
     """The function or class that a trial calls.
 
@@ -137,53 +161,54 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     """
     tree = _parse(text, name)
     source, paths = _read_call(tree, name)
-    file_name, module = PurePath(name).name, _module_name(name)
     defined_names = tune_call.module_names(tree)
     # What is searched, and how.
     searcher = _searcher(source, (*paths.settings, "search_alg"))
-    sampler = searcher.sampler
-    parameters, grids = _configuration(source, paths)
-    space = parameters.space
-    if grids and len(grids) == len(space) and source.look(*paths.settings, "search_alg") is None:
-        sampler = {"name": "grid"}
-    else:  # a job's grid needs choices for all parameters
-        for grid_field in grids.values():
-            source.note("every value is tried num_samples times there; here values are drawn", *grid_field)
+    parameters = _parameters(source, paths)
+    sampler = _sampler(source, paths, searcher, parameters)
     objectives = _objectives(source, paths.settings, _other_metric(tree))
-    grid_values = [space[parameter]["choices"] for parameter in grids]
-    trials = _trials(source, (*paths.settings, "num_samples"), grid_values, sampler, space)
+    trials = _trials(source, (*paths.settings, "num_samples"), parameters, sampler)
+    space: Any = parameters.space
+    module = _module_name(name)
+    if not space and searcher.space_function in defined_names:
+        space = f"{module}:{searcher.space_function}"
     # What a trial calls, and when it ends.
-    resources, trainable_field = _trial_resources(source, paths.trainable)
+    resources = _resources(source, ("resources_per_trial",))
+    trainable_field = paths.trainable
+    if source.look(*trainable_field, CALL) == "with_resources":
+        source.mark_read(*trainable_field, CALL)
+        resources |= _resources(source, (*trainable_field, "resources"))
+        trainable_field = (*trainable_field, "trainable")
     trainable = _trainable(source, trainable_field, tree, defined_names)
-    stop, budget = _stop_rules(source, (*paths.settings, "scheduler"), paths.stop)
+    limits = _trial_limits(source, (*paths.settings, "scheduler"), paths.stop)
     is_class = any(isinstance(node, ast.ClassDef) and node.name == trainable.name for node in tree.body)
-    if is_class and not stop and not budget:
+    if is_class and not limits.rules and not limits.timeout:
         source.note(f"a class without `stop` trains until its step returns done, here for {_LONGEST_TRIAL} at most", CALL)
-        budget["timeout"] = _LONGEST_TRIAL
-    budget["time"] = source.number(*paths.settings, "time_budget_s")
+        limits = limits._replace(timeout=_LONGEST_TRIAL)
     saves_checkpoints = _saves_checkpoints(tree)
     if saves_checkpoints:
         remark = "with `checkpoints`, a paused, killed or lost trial continues from its newest one"
         source.note(f"saves checkpoints: {remark}", CALL)
+    # The modules that a trial imports.
+    file_name = PurePath(name).name
     entrypoint = f"ray:{module}:{trainable.name or 'FUNCTION'}"  # in place of FUNCTION, the user writes the name
     files = {} if f"{module}.py" == file_name else {f"{module}.py": text}  # a copy that Python can import
     if trainable.partial_text:
         entrypoint = f"ray:{module}_trainable:trainable"
         module_text = _TRAINABLE.format(name=file_name, module=module, text=trainable.partial_text)
         files[f"{module}_trainable.py"] = module_text
-    has_space_function = searcher.space_function in defined_names
     job = {
         "kind": "hpo",
-        "params": {name: value for name, value in parameters.params.items() if name not in space},
-        "space": space or (f"{module}:{searcher.space_function}" if has_space_function else {}),
+        "params": {name: value for name, value in parameters.params.items() if name not in parameters.space},
+        "space": space,
         "objective": None if objectives[1:] else objectives[0],
         "objectives": objectives if objectives[1:] else None,
         "sampler": search.short_form(sampler),
         "pruner": _pruner(source, (*paths.settings, "scheduler")),
         "trials": trials,
         "parallel": source.integer(*paths.settings, "max_concurrent_trials") or searcher.parallel,
-        "stop": stop,
-        "budget": budget,
+        "stop": limits.rules,
+        "budget": {"timeout": limits.timeout, "time": source.number(*paths.settings, "time_budget_s")},
         "resources": resources,
         "ranks": 1 if resources.get("gpus", 0) > 1 else None,  # the function is called in one process
         "entrypoint": entrypoint,
@@ -213,23 +238,23 @@ def _read_call(tree: ast.Module, name: str) -> tuple[Source, _Paths]:
     return source, paths
 
 
-def _configuration(source: Source, paths: _Paths) -> tuple[search.Parameters, dict[str, FieldPath]]:
-    """Return the parameters of the job, and the paths of those with a grid search by name.
+def _parameters(source: Source, paths: _Paths) -> _Parameters:
+    """Return the parameters of the job.
 
     The function of a trainer, such as `TorchTrainer`, gets only the `train_loop_config` of the trainer and of the
     space. A parameter that is fixed in the former and searched in the latter is in both `params` and `space` of the result.
     """
-    parameters = search.Parameters()
-    grids: dict[str, FieldPath] = {}
+    parameters = _Parameters()
     space_field = paths.space
     if _is_trainer(source.look(*paths.trainable)):
         space_field = (*paths.space, "train_loop_config")
         trainer_config = (*paths.trainable, "train_loop_config")
-        if source.look(*trainer_config) is not None:  # a grid counts only in the space
+        if source.look(*trainer_config) is not None:
             _add_parameters(source, trainer_config, parameters, keys=())
+            parameters.grids.clear()  # a grid counts only in the space
     if source.look(*space_field) is not None:
-        grids = _add_parameters(source, space_field, parameters, keys=())
-    return parameters, grids
+        _add_parameters(source, space_field, parameters, keys=())
+    return parameters
 
 
 def _searches_on_import(tree: ast.Module) -> bool:
@@ -242,21 +267,29 @@ def _searches_on_import(tree: ast.Module) -> bool:
     return not set(searches(tree)).isdisjoint(naming.executed_nodes(tree, import_statements))
 
 
-def _trials(
-    source: Source,
-    samples_field: FieldPath,
-    grid_values: Sequence[Sequence[Any]],
-    sampler: Mapping[str, Any],
-    space: Mapping[str, Any],
-) -> int:
-    """Return the number of trials of the job. One of Ray's samples is a trial at each point of the grids."""
-    samples = source.integer(*samples_field)
-    is_unlimited = source.look(*samples_field) is not None and (samples is None or samples < 1)  # -1 stands for no limit
-    points = math.prod(map(len, grid_values))  # 1 without a grid
-    requested = 0 if is_unlimited and not grid_values else max(1, samples or 1) * points  # 0 stands for the default
-    trials = search.trials(requested, sampler, space)
+def _sampler(source: Source, paths: _Paths, searcher: _Searcher, parameters: _Parameters) -> Mapping[str, Any]:
+    """Return the sampler of the job: grid for a search of grids only. Add a note on each grid beside other parameters."""
+    grids = parameters.grids
+    if grids and len(grids) == len(parameters.space) and source.look(*paths.settings, "search_alg") is None:
+        return {"name": "grid"}
+    for field in grids.values():
+        source.note("every value is tried num_samples times there; here values are drawn", *field)
+    return searcher.sampler
+
+
+def _trials(source: Source, field: FieldPath, parameters: _Parameters, sampler: Mapping[str, Any]) -> int:
+    """Return the number of trials of the job, from the number of Ray's samples: each tries all points of the grids.
+
+    If that is unlimited, as -1, or not known, it is the default.
+    """
+    samples = source.integer(*field)
+    is_unlimited = source.look(*field) is not None and (samples is None or samples < 1)
+    points = math.prod(len(parameters.space[name]["choices"]) for name in parameters.grids)  # 1 without a grid
+    is_default = is_unlimited and not parameters.grids
+    requested = None if is_default else max(1, samples or 1) * points
+    trials = search.trials(requested, sampler, parameters.space)
     if is_unlimited:
-        source.note(f"is unlimited there, or not known, but a study must end: trials is {trials}", *samples_field)
+        source.note(f"is unlimited there, or not known, but a study must end: trials is {trials}", *field)
     return trials
 
 
@@ -333,9 +366,7 @@ def searches(tree: ast.AST) -> Iterator[ast.Call]:
             yield node
 
 
-def _add_parameters(
-    source: Source, field: FieldPath, parameters: search.Parameters, *, keys: tuple[str, ...]
-) -> dict[str, FieldPath]:
+def _add_parameters(source: Source, field: FieldPath, parameters: _Parameters, *, keys: tuple[str, ...]) -> None:
     """Add the values of a trial's configuration to the parameters of the job.
 
     Args:
@@ -343,37 +374,34 @@ def _add_parameters(
         field: Path of the configuration, or of a dict in it.
         parameters: Parameters of the job.
         keys: Keys of that dict in the configuration; () for the configuration itself.
-
-    Returns:
-        Paths of the parameters with a grid search, by name.
     """
-    grids: dict[str, FieldPath] = {}
     if not isinstance(source.look(*field), dict) or CALL in source.keys(*field):
         source.refuse("is not a dict that can be read: write out its keys and values in the file", *field)
-        return {}
+        return
     for key in source.keys(*field):
         value_field, value_keys = (*field, key), (*keys, key)
         value = source.look(*value_field)
         if isinstance(value, dict) and CALL not in value:
-            grids |= _add_parameters(source, value_field, parameters, keys=value_keys)
-            continue
-        name = source.name(".".join(value_keys), *value_field)
-        if tuple(name.split(".")) != value_keys:
-            source.note(
-                f"the function gets it as {_subscripts(name.split('.'))}, not as {_subscripts(value_keys)}; change that",
-                *value_field,
-            )
-        if isinstance(value, list) and any(tune_call.has_call(element) for element in value):
-            source.skip(
-                "values are drawn in a list here; give each a key of its own, or a parameter in job.yaml", *value_field
-            )
-        elif not isinstance(value, dict):
-            parameters.params[name] = source.take(*value_field)
-        elif (parameter := _domain(source, value_field)) is not None:
-            parameters.space[name] = parameter
-            if value[CALL] == "grid_search":
-                grids[name] = value_field
-    return grids
+            _add_parameters(source, value_field, parameters, keys=value_keys)
+        else:
+            _add_parameter(source, value_field, parameters, keys=value_keys)
+
+
+def _add_parameter(source: Source, field: FieldPath, parameters: _Parameters, *, keys: tuple[str, ...]) -> None:
+    """Add a value of a trial's configuration to the parameters of the job, see `_add_parameters`."""
+    value = source.look(*field)
+    name = source.name(".".join(keys), *field)
+    if tuple(name.split(".")) != keys:
+        reason = f"the function gets it as {_subscripts(name.split('.'))}, not as {_subscripts(keys)}; change that"
+        source.note(reason, *field)
+    if isinstance(value, list) and tune_call.has_call(value):
+        source.skip("values are drawn in a list here; give each a key of its own, or a parameter in job.yaml", *field)
+    elif not isinstance(value, dict):
+        parameters.params[name] = source.take(*field)
+    elif (parameter := _domain(source, field)) is not None:
+        parameters.space[name] = parameter
+        if value[CALL] == "grid_search":
+            parameters.grids[name] = field
 
 
 def _subscripts(keys: Sequence[str]) -> str:
@@ -384,42 +412,53 @@ def _subscripts(keys: Sequence[str]) -> str:
 def _domain(source: Source, field: FieldPath) -> dict[str, Any] | None:
     """Return the parameter that a function of `tune` draws. None after a note or an issue."""
     function = source.text(*field, CALL)
-    if function in ("choice", "grid_search"):
-        key = "categories" if function == "choice" else "values"
-        categories = source.look(*field, key)
-        if not isinstance(categories, list) or tune_call.has_call(categories):
-            source.refuse("needs a list of values that can be read: write them out in the file", *field)
-            return None
-        return search.categorical(source.take(*field, key))
-    if function == "sample_from":
-        reason = (
-            "a function of the other values cannot be read; compute it in the trainable, or write space: module:function"
-        )
-        source.skip(reason, *field)
+    match function.removeprefix("q"):  # the q of `quniform` stands for multiples of a step
+        case "choice":
+            return _choice(source, field, "categories")
+        case "grid_search":
+            return _choice(source, field, "values")
+        case "randn":
+            return _normal(source, field)
+        case "uniform" | "loguniform" | "randint" | "lograndint":
+            return _range(source, field, function)
+        case "sample_from":
+            reason = "a function of the other values cannot be read"
+            source.skip(f"{reason}; compute it in the trainable, or write space: module:function", *field)
+        case _:
+            source.skip(f"{_UNREADABLE}; write the parameter into job.yaml", *field)
+    return None
+
+
+def _choice(source: Source, field: FieldPath, key: str) -> dict[str, Any] | None:
+    """Return the parameter for a call with a list of choices under a key. None after an issue."""
+    choices = source.look(*field, key)
+    if not isinstance(choices, list) or tune_call.has_call(choices):
+        source.refuse("needs a list of values that can be read: write them out in the file", *field)
         return None
-    if function.removeprefix("q") not in ("uniform", "loguniform", "randint", "lograndint", "randn"):
-        source.skip(f"{_UNREADABLE}; write the parameter into job.yaml", *field)
-        return None
+    return search.categorical(source.take(*field, key))
+
+
+def _normal(source: Source, field: FieldPath) -> dict[str, Any] | None:
+    """Return the parameter for a call of `randn`, or `qrandn` with a step. None if its values are too large."""
+    mean, deviation, step = (source.number(*field, key) for key in ("mean", "sd", "q"))
+    if step is not None:
+        source.note(f"becomes a range of {search.SIGMAS} standard deviations on both sides, drawn uniformly", *field)
+    return search.normal(mean or 0.0, 1.0 if deviation is None else deviation, step=step)
+
+
+def _range(source: Source, field: FieldPath, function: str) -> dict[str, Any] | None:
+    """Return the parameter for a call of a function with two bounds, such as `qloguniform`. None after an issue."""
     step = source.number(*field, "q") if function.startswith("q") else None
-    # A normal distribution.
-    if function.endswith("randn"):
-        mean, deviation = source.number(*field, "mean"), source.number(*field, "sd")
-        if step is not None:
-            source.note(f"becomes a range of {search.SIGMAS} standard deviations on both sides, drawn uniformly", *field)
-        return search.normal(mean or 0.0, 1.0 if deviation is None else deviation, step=step)
-    # A range between two bounds.
     low, high = source.number(*field, "lower"), source.number(*field, "upper")
     if low is None or high is None:
         source.refuse("needs two bounds that can be read", *field)
         return None
-    is_integer, log = function.endswith("randint"), "log" in function
     source.mark_read(*field, "base")  # the base of the logarithm has no effect on the values that are drawn
-    excludes_upper = is_integer and (step is None or step == 1)  # in Ray, a larger step includes the upper bound
-    if excludes_upper:
+    is_integer = function.endswith("randint")
+    if is_integer and step in (None, 1):  # in Ray, only a larger step includes the upper bound
         high -= 1
-    return search.span_of_multiples(
-        source, field, "int" if is_integer else "float", low, high, step=step, log=log, inward=True
-    )
+    type_name: Literal["int", "float"] = "int" if is_integer else "float"
+    return search.span_of_multiples(source, field, type_name, low, high, step=step, log="log" in function, inward=True)
 
 
 def _other_metric(tree: ast.Module) -> _Metric | None:
@@ -428,25 +467,30 @@ def _other_metric(tree: ast.Module) -> _Metric | None:
     It is that by which the file takes the best result, as `get_best_trial("loss", "min")` does, or else the best objective
     among the metrics that it reports.
     """
-    reported_keys: list[Any] = []  # names of metrics, and values that are not constant, as None
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else naming.last(call.func)
-        if name.startswith("get_best_"):
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for call in calls:
+        if naming.last(call.func).startswith("get_best_"):
             by_name = naming.arguments_by_name(call, "metric", "mode")
-            metric, mode = (getattr(by_name.get(key), "value", None) for key in ("metric", "mode"))
-            if isinstance(metric, str) and mode in ("min", "max"):
-                return _Metric(metric, mode)
-        elif name == "report":
-            by_name = naming.arguments_by_name(call, "metrics")
-            metrics = by_name.get("metrics")
-            if isinstance(metrics, ast.Dict) and metrics.keys:  # report({"loss": loss})
-                reported_keys += [getattr(key, "value", None) for key in metrics.keys]
-            else:  # report(loss=loss)
-                reported_keys += [name for name in by_name if name != "metrics"]
-    objective = guess.objective({key: 0.0 for key in reported_keys if isinstance(key, str)})
+            match by_name.get("metric"), by_name.get("mode"):
+                case ast.Constant(value=str(metric)), ast.Constant(value="min" | "max" as mode):
+                    return _Metric(metric, mode)
+    objective = guess.objective(dict.fromkeys(_reported_metrics(calls), 0.0))
     if objective is None:
         return None
     return _Metric(objective["metric"], mode="max" if objective["direction"] == "maximize" else "min")
+
+
+def _reported_metrics(calls: Sequence[ast.Call]) -> Iterator[str]:
+    """Yield the names of the metrics in calls of `report`."""
+    for call in calls:
+        if naming.last(call.func) != "report":
+            continue
+        by_name = naming.arguments_by_name(call, "metrics")
+        match by_name.pop("metrics", None):
+            case ast.Dict(keys=keys) if keys:  # report({"loss": loss})
+                yield from (key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
+            case _:  # report(loss=loss)
+                yield from by_name
 
 
 def _objectives(source: Source, settings: FieldPath, other_metric: _Metric | None) -> list[dict[str, str]]:
@@ -535,36 +579,34 @@ def _progress_unit(source: Source, scheduler: FieldPath) -> str:
     return source.text(*scheduler, "time_attr") or ("time_total_s" if is_median else _ITERATIONS)
 
 
-def _stop_rules(source: Source, scheduler: FieldPath, stop_field: FieldPath) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the fields `stop` and `budget` of the job, with the rules that end a trial. A scheduler ends it at `max_t`."""
+def _trial_limits(source: Source, scheduler: FieldPath, stop_field: FieldPath) -> _TrialLimits:
+    """Return the limits of a trial: the bounds at `stop_field`, and a scheduler at its number of iterations `max_t`."""
     rules: list[dict[str, Any]] = []
     step_limits: list[int] = []
-    budget: dict[str, Any] = {}
-    limits = source.look(*stop_field)
-    if isinstance(limits, dict) and CALL not in limits:
-        for metric in limits:
-            if isinstance(limits[metric], bool):
-                source.skip("is not a number: have the trainable return there", *stop_field, metric)
-                continue
-            bound = source.number(*stop_field, metric)
-            if bound is None:
-                continue
-            if metric == _ITERATIONS:
-                step_limits.append(max(0, math.ceil(bound)))
-            elif metric == "time_total_s":
-                budget["timeout"] = bound
-                source.note("ends a trial as complete there, and as failed here: see `budget.timeout`", *stop_field, metric)
-            else:
-                rules.append({"metric": metric, "above": bound})
-    elif limits is not None:
+    timeout: float | str | None = None
+    bounds = source.look(*stop_field)
+    if bounds is not None and (not isinstance(bounds, dict) or CALL in bounds):
         source.skip(f"{_UNREADABLE}: a trial ends when its code returns, or after {_LONGEST_TRIAL}", *stop_field)
-        budget["timeout"] = _LONGEST_TRIAL
+        bounds, timeout = None, _LONGEST_TRIAL
+    for metric, value in (bounds or {}).items():
+        field = (*stop_field, metric)
+        if isinstance(value, bool):
+            source.skip("is not a number: have the trainable return there", *field)
+        elif (bound := source.number(*field)) is None:
+            continue
+        elif metric == _ITERATIONS:
+            step_limits.append(max(0, math.ceil(bound)))
+        elif metric == "time_total_s":
+            timeout = bound
+            source.note("ends a trial as complete there, and as failed here: see `budget.timeout`", *field)
+        else:
+            rules.append({"metric": metric, "above": bound})
     default_max_t = _DEFAULT_MAX_T.get(str(source.look(*scheduler, CALL)))
     if default_max_t and _progress_unit(source, scheduler) == _ITERATIONS:
         step_limits.append(source.integer(*scheduler, "max_t") or default_max_t)
     if step_limits:
         rules.append({"step": min(step_limits)})
-    return rules, budget
+    return _TrialLimits(rules, timeout)
 
 
 def _is_trainer(value: Any) -> bool:
@@ -579,58 +621,48 @@ def _registered(tree: ast.Module) -> dict[str, str]:
     return {str(getattr(name, "value", "")): ast.unparse(trainable) for name, trainable in names_and_trainables}
 
 
-def _trial_resources(source: Source, field: FieldPath) -> tuple[dict[str, Any], FieldPath]:
-    """Return a trial's resources, and the path of the trainable without the calls of `with_resources` around it."""
-    resources = _resources(source, ("resources_per_trial",))
-    while isinstance(source.look(*field), dict) and source.look(*field, CALL) == "with_resources":
-        source.mark_read(*field, CALL)
-        resources |= _resources(source, (*field, "resources"))
-        field = (*field, "trainable")
-    return resources, field
-
-
 def _trainable(source: Source, field: FieldPath, tree: ast.Module, defined_names: Collection[str]) -> _Trainable:
     """Return what a trial calls. Add a note, or refuse the file, if a trial cannot import that.
 
     Args:
         source: File of the search.
-        field: FieldPath of the trainable in it: code as a dict with its text, or the name with which it was registered.
+        field: Path of the trainable in it: code as a dict with its text, or the name with which it was registered.
         tree: Syntax tree of the file.
         defined_names: Names that the file defines at its top level.
     """
-    value = source.take(*field)
-    if _is_trainer(value):
-        source.note(
-            "its function runs in one process: of ray.train, it may call report, get_checkpoint and get_context", *field
-        )
-        value = value["train_loop_per_worker"]
-    name, partial_text = "", ""  # of the function, and of the whole `partial(function, …)` that binds its arguments
-    if not isinstance(value, dict):
-        name = _registered(tree).get(str(value), "")
-    elif value.get(CALL) not in tune_call.BINDERS:
-        name = value.get("text", "")
-    else:
-        function, partial_text = value.get("function"), value.get("text", "")
-        name = function.get("text", "") if isinstance(function, dict) else ""
-        is_bound_at_run = not partial_text and name.isidentifier()
-        if is_bound_at_run:
-            definition = f"def NAME(config): return {name}(config, …)"
-            source.refuse(
-                f"binds values that only running the file would show: write `{definition}` at its top level, and pass NAME",
-                *field,
-            )
+    trainable = _written_trainable(source, field, tree)
+    name = trainable.name
     if not name.isidentifier():  # lambda config: 1
         description = f"{errors.shortened(name, 60)} is" if name else "the trainable is"
-        source.note(
-            f"{description} not a function of this file by its name: define one, and name it in the entrypoint", *field
-        )
+        remedy = "define one, and name it in the entrypoint"
+        source.note(f"{description} not a function of this file by its name: {remedy}", *field)
         return _Trainable("")
-    if partial_text and _searches_on_import(tree):
+    if trainable.partial_text and _searches_on_import(tree):
         source.refuse("would start its search when a trial imports it: put that below `if __name__ == '__main__':`")
     if naming.imported(tree).get(name, "").startswith("ray."):
         source.refuse(f"{name} is a class of Ray's, and a trial calls a function: write a function(config) that uses it")
     elif name not in defined_names:
         source.note(f"{name} is not defined at the top level of the file, where a trial finds it: move it there", CALL)
+    return trainable
+
+
+def _written_trainable(source: Source, field: FieldPath, tree: ast.Module) -> _Trainable:
+    """Return the trainable as it is in the file. In place of a name, it may have the text of another expression."""
+    value = source.take(*field)
+    if _is_trainer(value):
+        reason = "its function runs in one process: of ray.train, it may call report, get_checkpoint and get_context"
+        source.note(reason, *field)
+        value = value["train_loop_per_worker"]
+    if not isinstance(value, dict):
+        return _Trainable(_registered(tree).get(str(value), ""))
+    if value.get(CALL) not in tune_call.BINDERS:
+        return _Trainable(value.get("text", ""))
+    # partial(function, …)
+    function, partial_text = value.get("function"), value.get("text", "")
+    name = function.get("text", "") if isinstance(function, dict) else ""
+    if name.isidentifier() and not partial_text:
+        remedy = f"write `def NAME(config): return {name}(config, …)` at its top level, and pass NAME"
+        source.refuse(f"binds values that only running the file would show: {remedy}", *field)
     return _Trainable(name, partial_text)
 
 
@@ -642,11 +674,11 @@ def _resources(source: Source, field: FieldPath) -> dict[str, Any]:
         source.skip(f"{_UNREADABLE}; write `resources` into job.yaml", *field)
         return {}
     resources: dict[str, Any] = {}
-    for key, option in (("cpu", "cpus"), ("CPU", "cpus"), ("gpu", "gpus"), ("GPU", "gpus")):
-        amount = source.number(*field, key)
-        if amount and option == "gpus" and amount > 1 and amount != int(amount):
+    for key in ("cpu", "CPU", "gpu", "GPU"):
+        amount = source.number(*field, key) or 0
+        if key.lower() == "gpu" and amount > 1 and amount != int(amount):  # a job may share one GPU, and not several
             source.note(f"{amount:g} GPUs become {math.ceil(amount)}", *field, key)
             amount = math.ceil(amount)
         if amount:
-            resources[option] = int(amount) if amount == int(amount) else amount
+            resources[f"{key.lower()}s"] = int(amount) if amount == int(amount) else amount
     return resources

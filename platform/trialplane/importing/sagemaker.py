@@ -96,32 +96,37 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
 
 
 def _space(source: Source, field: FieldPath) -> dict[str, Any]:
-    """Return the space of the parameter ranges. Add an issue for each range whose bounds are missing or invalid."""
+    """Return the space of the parameter ranges."""
     space: dict[str, Any] = {}
-    for kind, is_int in (("ContinuousParameterRanges", False), ("IntegerParameterRanges", True)):
+    for kind in ("ContinuousParameterRanges", "IntegerParameterRanges", "CategoricalParameterRanges"):
         for index in source.indices(*field, kind):
             range_field = (*field, kind, index)
-            low, high = source.number(*range_field, "MinValue"), source.number(*range_field, "MaxValue")
-            scale = source.text(*range_field, "ScalingType") or "Auto"
-            if low is None or high is None:
-                source.refuse("needs MinValue and MaxValue", *range_field)
-                continue
-            if is_int and not (low == int(low) and high == int(high)):
-                source.refuse("needs whole numbers as bounds: it is an integer", *range_field)
-                continue
-            scale_field = (*range_field, "ScalingType")
-            if scale == "ReverseLogarithmic":
-                source.note("values are drawn uniformly here: the only other scale is the logarithmic one", *scale_field)
-            elif scale == "Auto":
-                source.note("values are drawn uniformly; for a logarithmic scale write log: true in `space`", *scale_field)
-            name = source.name(source.text(*range_field, "Name"), *range_field, "Name")
-            space[name] = search.span("int" if is_int else "float", low, high, log=scale == "Logarithmic")
-    for index in source.indices(*field, "CategoricalParameterRanges"):
-        range_field = (*field, "CategoricalParameterRanges", index)
-        name = source.name(source.text(*range_field, "Name"), *range_field, "Name")
-        choices = [_unquote(choice) for choice in source.texts(*range_field, "Values")]
-        space[name] = search.categorical(list(dict.fromkeys(choices)))
+            if kind == "CategoricalParameterRanges":
+                choices = [_unquote(choice) for choice in source.texts(*range_field, "Values")]
+                parameter: dict[str, Any] | None = search.categorical(list(dict.fromkeys(choices)))
+            else:
+                parameter = _range(source, range_field, is_int=kind == "IntegerParameterRanges")
+            if parameter is not None:
+                name = source.name(source.text(*range_field, "Name"), *range_field, "Name")
+                space[name] = parameter
     return space
+
+
+def _range(source: Source, field: FieldPath, *, is_int: bool) -> dict[str, Any] | None:
+    """Return a parameter between two bounds. None after an issue: they are missing or invalid."""
+    low, high = source.number(*field, "MinValue"), source.number(*field, "MaxValue")
+    scale = source.text(*field, "ScalingType") or "Auto"
+    if low is None or high is None:
+        source.refuse("needs MinValue and MaxValue", *field)
+        return None
+    if is_int and not (low == int(low) and high == int(high)):
+        source.refuse("needs whole numbers as bounds: it is an integer", *field)
+        return None
+    if scale == "ReverseLogarithmic":
+        source.note("values are drawn uniformly here: the only other scale is the logarithmic one", *field, "ScalingType")
+    elif scale == "Auto":
+        source.note("values are drawn uniformly; for a logarithmic scale write log: true in `space`", *field, "ScalingType")
+    return search.span("int" if is_int else "float", low, high, log=scale == "Logarithmic")
 
 
 def _unquote(text: str) -> str:

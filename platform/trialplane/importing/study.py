@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane.importing import constants, flags, guess, naming, search
 from trialplane.job import options as optuna_options
@@ -79,9 +79,32 @@ _CALLS: Mapping[str, Mapping[str, _SearchCall]] = {
     "keras_tuner": _KERAS_CALLS,
     "kerastuner": _KERAS_CALLS,
 }
-
-
 _MOST_ASSIGNMENTS = 10  # of one name to another that are followed, as of `n = trials` and `trials = 20`
+
+
+class _Objective(NamedTuple):
+    """A metric to optimize, and the direction: minimize or maximize."""
+
+    metric: str
+    direction: str
+
+
+class _Script(NamedTuple):
+    """A script with a search.
+
+    Attributes:
+        tree: Tree of the script.
+        calls: Calls in it, in their order.
+        name: Name of the script.
+        values: Values of its names.
+        notes: Remarks for the user, which the functions below append to.
+    """
+
+    tree: ast.Module
+    calls: Sequence[ast.Call]
+    name: str
+    values: _Values
+    notes: list[str]
 
 
 def read(
@@ -100,24 +123,23 @@ def read(
     """
     calls = sorted(calls, key=lambda call: (call.lineno, call.col_offset))
     imported = naming.imported(tree)
-    values = _Values(tree, calls, arguments)
+    script = _Script(tree, calls, name, _Values(tree, calls, arguments), notes)
     # Optuna.
     imports_optuna = any(full_name.partition(".")[0] == "optuna" for full_name in imported.values())
     optimize_calls = [call for call in calls if _is_method(call, "optimize") and (call.args or call.keywords)]
     if imports_optuna and optimize_calls:
-        return _study_job(tree, calls, optimize_calls, name, values, notes)
+        return _study_job(script, optimize_calls)
     # Another library.
     has_parser = any(_is_method(call, "parse_args") for call in calls)
     conditional = _conditional_nodes(tree, dict(flags.typed(arguments, calls))) if has_parser else set()
-    library_calls = [call for call in calls if call not in conditional and _known_form(call, imported)]
-    form = _known_form(library_calls[0], imported) if library_calls else None
-    if form is None:
+    forms = {call: form for call in calls if call not in conditional and (form := _known_form(call, imported))}
+    if not forms:
         return {}
+    first_call, form = next(iter(forms.items()))
     loops = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While))]
-    is_in_loop = any(node is library_calls[0] for loop in loops for node in ast.walk(loop))
-    if len(library_calls) > 1 or is_in_loop:
-        notes.append(f"only the search that starts first is taken (line {library_calls[0].lineno}), and not further ones")
-    return _library_job(library_calls[0], form, calls, values, notes)
+    if len(forms) > 1 or any(first_call in ast.walk(loop) for loop in loops):
+        notes.append(f"only the search that starts first is taken (line {first_call.lineno}), and not further ones")
+    return _library_job(script, first_call, form)
 
 
 def _conditional_nodes(tree: ast.Module, options: Collection[str]) -> set[ast.AST]:
@@ -155,21 +177,7 @@ class _Values:
         self._flags = dict(flags.defaults(calls)) | dict(flags.typed(arguments, calls))
         self._work = constants.Work()
         self._pending: set[str] = set()  # names whose values are being evaluated
-        # Arguments of the functions that search. click and fire pass flags as such arguments.
-        imported = naming.imported(tree)
-        search_calls = {call for call in calls if is_search(call, imported)}
-        function_arguments: dict[str, ast.expr] = {}
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and not search_calls.isdisjoint(ast.walk(node)):
-                function_arguments |= naming.argument_values(node, calls)
-        # Variables, also of functions: the user sees the values in job.yaml. None for one with several values.
-        variables: dict[str, ast.expr | None] = {}
-        for assignment in (node for node in ast.walk(tree) if isinstance(node, ast.Assign)):
-            for target in assignment.targets:
-                if isinstance(target, ast.Name):
-                    variables[target.id] = None if target.id in variables else assignment.value
-        variables |= dict.fromkeys(naming.augmented(tree))
-        self._assigned: dict[str, ast.expr | None] = {**function_arguments, **self._flags, **variables}
+        self._assigned = {**_search_arguments(tree, calls), **self._flags, **_variables(tree)}  # None for an unknown value
 
     def value(self, node: ast.expr | None) -> Any:
         """Return the number, text, boolean, list or dict that an expression stands for; None if its value is unknown."""
@@ -219,27 +227,49 @@ class _Values:
         return constants.Evaluator(self._lookup, self._work, module_names=()).value(node)
 
 
-def _library_job(
-    call: ast.Call, form: _SearchCall, calls: Sequence[ast.Call], values: _Values, notes: list[str]
-) -> dict[str, Any]:
+def _search_arguments(tree: ast.Module, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:
+    """Return the arguments of the functions that search, by name. click and fire pass flags as such arguments."""
+    imported = naming.imported(tree)
+    search_calls = {call for call in calls if is_search(call, imported)}
+    values: dict[str, ast.expr] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and not search_calls.isdisjoint(ast.walk(node)):
+            values |= naming.argument_values(node, calls)
+    return values
+
+
+def _variables(tree: ast.Module) -> dict[str, ast.expr | None]:
+    """Return the values of variables by name; None for one with several values.
+
+    Those of functions are included: the user sees the values in job.yaml.
+    """
+    variables: dict[str, ast.expr | None] = {}
+    for assignment in (node for node in ast.walk(tree) if isinstance(node, ast.Assign)):
+        for target in assignment.targets:
+            if isinstance(target, ast.Name):
+                variables[target.id] = None if target.id in variables else assignment.value
+    return variables | dict.fromkeys(naming.augmented(tree))
+
+
+def _library_job(script: _Script, call: ast.Call, form: _SearchCall) -> dict[str, Any]:
     """Return the fields of the job for a search by another library than Optuna."""
     by_name = naming.arguments_by_name(call, *form.arguments)
-    metric, direction = form.metric, form.direction
-    if not direction:
-        metric, direction = _keras_objective(by_name.get(metric), values, notes)
-    maximize_calls = [other for other in calls if _is_method(other, "maximize")] if form is _BAYES_OPT else []
+    objective = _Objective(form.metric, form.direction)
+    if not form.direction:
+        objective = _keras_objective(script, by_name.get(form.metric))
+    maximize_calls = [other for other in script.calls if _is_method(other, "maximize")] if form is _BAYES_OPT else []
     if maximize_calls:
-        trials = _bayes_opt_trials(maximize_calls[-1], values)
+        trials = _bayes_opt_trials(maximize_calls[-1], script.values)
     elif form.sampler == "bruteforce":
-        trials = _grid_size(values.value(by_name.get("param_grid")))
+        trials = _grid_size(script.values.value(by_name.get("param_grid")))
     else:
-        trials = values.value(by_name[form.trials]) if form.trials in by_name else form.default_trials
+        trials = script.values.value(by_name[form.trials]) if form.trials in by_name else form.default_trials
     return {
         "kind": "hpo",
         "entrypoint": "",
-        "objective": {"metric": metric, "direction": direction},
+        "objective": objective._asdict(),
         **({"sampler": form.sampler} if form.sampler else {}),
-        "trials": _trials(trials, notes),
+        "trials": _trials(trials, script.notes),
     }
 
 
@@ -265,14 +295,15 @@ def _is_method(call: ast.Call, name: str) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr == name
 
 
-def _keras_objective(node: ast.expr | None, values: _Values, notes: list[str]) -> tuple[str, str]:
-    """Return the metric and the direction of a tuner of keras-tuner: a text, or `Objective(name, direction)`.
+def _keras_objective(script: _Script, node: ast.expr | None) -> _Objective:
+    """Return the objective of a tuner of keras-tuner: a text, or `Objective(name, direction)`.
 
     Without either, the tuner minimizes the value that the model's function returns.
     """
+    values = script.values
     node = values.resolve(node) if node is not None else None
     if node is None or _is_none(node):
-        return "val_loss", "minimize"
+        return _Objective("val_loss", "minimize")
     if isinstance(node, ast.Call):
         by_name = naming.arguments_by_name(node, "name", "direction")
         metric, mode = values.value(by_name.get("name")), values.value(by_name.get("direction"))
@@ -280,14 +311,13 @@ def _keras_objective(node: ast.expr | None, values: _Values, notes: list[str]) -
     else:
         metric = values.value(node)
         direction = guess.direction(metric) if isinstance(metric, str) else None
-    if isinstance(metric, str) and direction is not None:
-        return metric, direction
-    assumed_metric, assumed_direction = metric if isinstance(metric, str) else "val_loss", direction or "minimize"
-    notes.append(
-        f"objective: only running the script would show all of {ast.unparse(node)}, so the job has "
-        f"{assumed_metric}, {assumed_direction}d; write `objective` into job.yaml"
-    )
-    return assumed_metric, assumed_direction
+    objective = _Objective(metric if isinstance(metric, str) else "val_loss", direction or "minimize")
+    if objective != (metric, direction):
+        script.notes.append(
+            f"objective: only running the script would show all of {ast.unparse(node)}, so the job has "
+            f"{objective.metric}, {objective.direction}d; write `objective` into job.yaml"
+        )
+    return objective
 
 
 def _grid_size(grid: Any) -> int | None:
@@ -295,69 +325,73 @@ def _grid_size(grid: Any) -> int | None:
     if isinstance(grid, list):
         sizes = [_grid_size(part) for part in grid]
         return sum(size for size in sizes if size) if all(sizes) else None
-    if not isinstance(grid, dict):
-        return None
-    size = 1
-    for choices in grid.values():
-        if not isinstance(choices, list):
-            return None
-        size *= len(choices)
-    return size
+    if isinstance(grid, dict) and all(isinstance(choices, list) for choices in grid.values()):
+        return math.prod(map(len, grid.values()))
+    return None
 
 
-def _study_job(
-    tree: ast.Module,
-    calls: Sequence[ast.Call],
-    optimize_calls: Sequence[ast.Call],
-    name: str,
-    values: _Values,
-    notes: list[str],
-) -> dict[str, Any]:
+def _study_job(script: _Script, optimize_calls: Sequence[ast.Call]) -> dict[str, Any]:
     """Return the fields of the job for the first function that a script passes to `study.optimize`."""
-    optimize_arguments = naming.arguments_by_name(optimize_calls[0], "func", "n_trials")
-    studies = _studies(tree, optimize_calls[0], calls)
-    study_arguments = _study_arguments(studies[-1], values) if studies else {}
-    stem = PurePath(name).stem
-    importable_names = _importable_names(tree)
+    optimize, *further_calls = optimize_calls
+    values, notes = script.values, script.notes
+    optimize_arguments = naming.arguments_by_name(optimize, "func", "n_trials")
     function = optimize_arguments.get("func")
-    is_importable = stem.isidentifier() and isinstance(function, ast.Name) and function.id in importable_names
+    studies = _studies(script, optimize)
+    study_arguments = _study_arguments(studies[-1], values) if studies else {}
     job: dict[str, Any] = {
         "kind": "hpo",
-        "entrypoint": f"optuna:{stem}:{ast.unparse(function)}" if is_importable and function else "",
-        **_objectives(studies, values, notes),
+        "entrypoint": _entrypoint(script, function),
+        **_objectives(script, studies),
         # A pruner matters only if trials ask it. Without one of the script's own, it is asha: Optuna's default finds less.
-        **({"pruner": "asha"} if any(_is_method(call, "should_prune") for call in calls) else {}),
+        **({"pruner": "asha"} if any(_is_method(call, "should_prune") for call in script.calls) else {}),
         "trials": _trials(values.value(optimize_arguments.get("n_trials")), notes, prefix="n_trials: "),
     }
     # Other settings of the study and of the call.
     for field, choices in (("sampler", optuna_options.SAMPLERS), ("pruner", optuna_options.PRUNERS)):
         if field in study_arguments:
-            job |= _component(field, values.resolve(study_arguments[field]), values, choices, notes)
+            job |= _component(script, field, values.resolve(study_arguments[field]), choices)
     parallel = values.value(optimize_arguments.get("n_jobs"))
     if isinstance(parallel, int) and parallel > 0:  # -1 stands for all cores
         job["parallel"] = parallel
     seconds = values.value(optimize_arguments.get("timeout"))
     if isinstance(seconds, int | float) and 0 < seconds < math.inf:
         job["budget"] = {"time": f"{max(1, int(seconds))}s"}
-    if points := _enqueued_points(calls, values, notes):
+    if points := _enqueued_points(script):
         job["enqueue"] = points
     if "storage" in study_arguments:
         notes.append("storage: a run has a ledger; `platform export` writes it as an Optuna study")
-    taken = ast.unparse(function) if function is not None else ""
-    lines = {ast.unparse(call.args[0]): call.lineno for call in optimize_calls[1:] if call.args}  # of further functions
-    for other, line in lines.items():
-        if other != taken:
-            remedy = f"; for that one: --set entrypoint=optuna:{stem}:{other}" if other in importable_names else ""
-            notes.append(f"only the first search, of {taken}, is taken, and not that of {other} (line {line}){remedy}")
+    _note_further_searches(script, function, further_calls)
     return job
 
 
-def _objectives(studies: Sequence[ast.Call], values: _Values, notes: list[str]) -> dict[str, Any]:
+def _entrypoint(script: _Script, function: ast.expr | None) -> str:
+    """Return the entrypoint for a function of a search; "" if a trial cannot import it from the script by its name."""
+    stem = PurePath(script.name).stem
+    if not stem.isidentifier() or not isinstance(function, ast.Name):
+        return ""
+    return f"optuna:{stem}:{function.id}" if function.id in _importable_names(script.tree) else ""
+
+
+def _note_further_searches(script: _Script, function: ast.expr | None, further_calls: Sequence[ast.Call]) -> None:
+    """Add a remark on each function, other than that of the job's search, that further calls of `optimize` search."""
+    taken = ast.unparse(function) if function is not None else ""
+    calls_by_function = {ast.unparse(call.args[0]): call for call in further_calls if call.args}
+    for other, call in calls_by_function.items():
+        if other != taken:
+            entrypoint = _entrypoint(script, call.args[0])
+            remedy = f"; for that one: --set entrypoint={entrypoint}" if entrypoint else ""
+            script.notes.append(
+                f"only the first search, of {taken}, is taken, and not that of {other} (line {call.lineno}){remedy}"
+            )
+
+
+def _objectives(script: _Script, studies: Sequence[ast.Call]) -> dict[str, Any]:
     """Return the field `objective`, or `objectives`, of the job for the calls that may create its study."""
-    alternatives = {_directions(call, values) for call in studies}
+    alternatives = {_directions(call, script.values) for call in studies}
     directions = alternatives.pop() if len(alternatives) == 1 else (None,)
     if None in directions:
-        notes.append("direction: only running the script would show it, so it is minimize; write `objective` into job.yaml")
+        remark = "only running the script would show it, so it is minimize; write `objective` into job.yaml"
+        script.notes.append(f"direction: {remark}")
     words = [direction or "minimize" for direction in directions]
     if len(words) == 1:
         return {"objective": {"metric": "value", "direction": words[0]}}
@@ -373,65 +407,54 @@ def _importable_names(tree: ast.Module) -> set[str]:
     return names
 
 
-def _enqueued_points(calls: Sequence[ast.Call], values: _Values, notes: list[str]) -> list[dict[str, Any]]:
+def _enqueued_points(script: _Script) -> list[dict[str, Any]]:
     """Return the points of the calls of `enqueue_trial` whose values are in the text. Add a remark if others are not."""
-    points = [
-        values.value(naming.arguments_by_name(call, "params").get("params"))
-        for call in calls
-        if _is_method(call, "enqueue_trial")
-    ]
+    calls = [call for call in script.calls if _is_method(call, "enqueue_trial")]
+    points = [script.values.value(naming.arguments_by_name(call, "params").get("params")) for call in calls]
     known_points = [point for point in points if isinstance(point, dict) and None not in (*point, *point.values())]
     if len(known_points) < len(points):
-        notes.append(
-            "enqueue_trial: only running the script would show some points to try first; write `enqueue` into job.yaml"
-        )
+        remark = "only running the script would show some points to try first; write `enqueue` into job.yaml"
+        script.notes.append(f"enqueue_trial: {remark}")
     return known_points
 
 
-def _component(field: str, node: ast.expr, values: _Values, choices: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+def _component(script: _Script, field: str, node: ast.expr, choices: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the job for a sampler or pruner of Optuna: `sampler` or `pruner`, and `seed` if it has one.
 
     {} for None, and for one that has no counterpart or cannot be read.
     """
+    remedy = f"write `{field}` into job.yaml"
     if _is_none(node):
         return {}
     if not isinstance(node, ast.Call):
-        notes.append(f"{field}: {ast.unparse(node)} cannot be read; write `{field}` into job.yaml")
+        script.notes.append(f"{field}: {ast.unparse(node)} cannot be read; {remedy}")
         return {}
     cls = naming.last(node.func)
     name = next((name for name, choice in choices.items() if choice.cls == cls), "")
     if not name:
-        notes.append(f"{field}: {cls} is none of {', '.join(choices)}; write `{field}` into job.yaml")
+        script.notes.append(f"{field}: {cls} is none of {', '.join(choices)}; {remedy}")
         return {}
-    options: dict[str, Any] = {}
-    seed: int | None = None
-    unreadable = [ast.unparse(argument) for argument in node.args]
-    for key, value_node in naming.arguments_by_name(node).items():
-        value = values.value(value_node)
-        if _is_none(value_node):
-            continue  # None stands for the default
-        if key == "seed" and type(value) is int and value >= 0:
-            seed = value
-        elif key in choices[name].options and value is not None:
-            options[key] = value
-        else:
-            unreadable.append(key)
+    known_options = choices[name].options
+    keywords = naming.arguments_by_name(node)
+    # None stands for the default.
+    values = {key: script.values.value(value) for key, value in keywords.items() if not _is_none(value)}
+    options = {key: value for key, value in values.items() if value is not None and key in {*known_options, "seed"}}
+    unreadable = [*map(ast.unparse, node.args), *(key for key in values if key not in options)]
     if unreadable:
-        notes.append(f"{field}: {', '.join(unreadable)} of {cls} cannot be read; write `{field}` into job.yaml")
-    has_required = all(key in options for key, option in choices[name].options.items() if option.required)
-    fields: dict[str, Any] = {} if seed is None else {"seed": seed}
-    is_grid = name == "grid"  # whose options are the space of a job
-    if not is_grid and has_required and not node.args:
+        script.notes.append(f"{field}: {', '.join(unreadable)} of {cls} cannot be read; {remedy}")
+    fields = {"seed": options.pop("seed")} if "seed" in options else {}
+    has_required = all(key in options for key, option in known_options.items() if option.required)
+    if name != "grid" and has_required and not node.args:  # the options of a grid are the space of a job
         fields[field] = {"name": name, **options} if options else name
     return fields
 
 
-def _studies(tree: ast.Module, optimize: ast.Call, calls: Sequence[ast.Call]) -> list[ast.Call]:
+def _studies(script: _Script, optimize: ast.Call) -> list[ast.Call]:
     """Return the calls that may create the study whose `optimize` is called; those that load it, if none creates it.
 
     There are several if the script assigns more than one study to the same variable.
     """
-    study_calls = [call for call in calls if naming.last(call.func) in ("create_study", "load_study")]
+    study_calls = [call for call in script.calls if naming.last(call.func) in ("create_study", "load_study")]
     assert isinstance(optimize.func, ast.Attribute)
     receiver = optimize.func.value  # `study` of `study.optimize(…)`
     if len(study_calls) == 1:  # even if it is in another function, such as one that returns the study
@@ -439,8 +462,8 @@ def _studies(tree: ast.Module, optimize: ast.Call, calls: Sequence[ast.Call]) ->
     if isinstance(receiver, ast.Call) and receiver in study_calls:  # create_study().optimize(…)
         return [receiver]
     # Those that are assigned to the receiver, in the innermost function that assigns one to it.
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and optimize in ast.walk(node)]
-    for scope in reversed([tree, *functions]):
+    functions = [node for node in ast.walk(script.tree) if isinstance(node, ast.FunctionDef) and optimize in ast.walk(node)]
+    for scope in reversed([script.tree, *functions]):
         parts = {part for value in _assigned_values(scope, ast.unparse(receiver)) for part in ast.walk(value)}
         assigned = [call for call in study_calls if call in parts]
         studies = [call for call in assigned if call.lineno <= optimize.lineno] or assigned

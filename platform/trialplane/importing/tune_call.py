@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from trialplane import errors
@@ -109,44 +110,61 @@ class Reader:
         self._count += 1
         if self._count > _MOST_NODES:
             raise self._too_large()
-        # Names and flags.
-        if isinstance(node, ast.Name) and (value := self._assigned_value(node)) is not None:
-            if node.id in self._changes:
-                change = f"{node.id} is changed in line {self._changes[node.id]}"
-                remark = f"{change}, and only running the file would show how: write that into job.yaml"
-                self.remarks.append(Remark(field, remark))
-            return self._data(value, field)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self._flags:  # args.x
-            return self._data(self._flags[node.attr], field)
-        # Values in the text.
-        if isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float, type(None))):
-            return node.value
-        if isinstance(node, (ast.List, ast.Tuple)):
-            return [self._data(element, (*field, index)) for index, element in enumerate(node.elts)]
-        if isinstance(node, ast.Dict):
-            keys = [str(key.value) for key in node.keys if isinstance(key, ast.Constant)]
-            if len(keys) < len(node.keys):  # `**unknown`, or a key that is computed
+        match node:
+            case ast.Name(id=name) if (value := self._assigned_value(node)) is not None:
+                if name in self._changes:
+                    change = f"{name} is changed in line {self._changes[name]}"
+                    remark = f"{change}, and only running the file would show how: write that into job.yaml"
+                    self.remarks.append(Remark(field, remark))
+                return self._data(value, field)
+            case ast.Attribute(value=ast.Name(), attr=flag) if flag in self._flags:  # args.x
+                return self._data(self._flags[flag], field)
+            case ast.Name() | ast.Attribute():
                 return _unknown_value(node)
-            pairs = zip(keys, node.values, strict=True)
-            return {key: self._data(value, (*field, key)) for key, value in pairs}
-        # Expressions that stand for other values.
-        if isinstance(node, ast.IfExp):
-            is_true = self._truth(node.test, field)
-            if is_true is None:  # the value after `else` is used
-                value_text = errors.shortened(ast.unparse(node.orelse), 60)
-                remark = f"{value_text} is taken, as only running the file would show whether another value is used"
-                self.remarks.append(Remark(field, remark))
-            return self._data(node.body if is_true else node.orelse, field)
-        if isinstance(node, ast.Call) and not constants.is_constant_call(node, self._module_names):
-            return self._call_data(node, field)
-        if isinstance(node, (ast.Name, ast.Attribute)):
-            return _unknown_value(node)
+            case ast.Constant(value=str() | int() | float() | None as value):
+                return value
+            case ast.List(elts=elements) | ast.Tuple(elts=elements):
+                return [self._data(element, (*field, index)) for index, element in enumerate(elements)]
+            case ast.Dict(keys=keys, values=values):
+                names = [str(key.value) for key in keys if isinstance(key, ast.Constant)]
+                if len(names) < len(keys):  # `**unknown`, or a key that is computed
+                    return _unknown_value(node)
+                return {name: self._data(value, (*field, name)) for name, value in zip(names, values, strict=True)}
+            case ast.IfExp():
+                return self._data(self._chosen_expression(node, field), field)
+            case ast.Call() if not constants.is_constant_call(node, self._module_names):
+                return self._call_data(node, field)
         try:
-            return constants.Evaluator(lambda inner: self._constant(inner, field), self._work, self._module_names).value(
-                node
-            )
+            return self._evaluated(node, field)
         except constants.NotConstant:
             return _unknown_value(node)
+
+    def _chosen_expression(self, node: ast.IfExp, field: FieldPath) -> ast.expr:
+        """Return the expression that a conditional one stands for; if only a run would show it, that after `else`."""
+        is_true = self._truth(node.test, field)
+        if is_true is None:
+            text = errors.shortened(ast.unparse(node.orelse), 60)
+            remark = f"{text} is taken, as only running the file would show whether another value is used"
+            self.remarks.append(Remark(field, remark))
+        return node.body if is_true else node.orelse
+
+    def _evaluated(self, node: ast.expr, field: FieldPath, results: Mapping[ast.expr, Any] = MappingProxyType({})) -> Any:
+        """Return the value of a constant expression.
+
+        Args:
+            node: The expression.
+            field: Its path.
+            results: Calls in it → their results.
+
+        Raises:
+            constants.NotConstant: Only a run of the file would show it.
+        """
+
+        def lookup(inner: ast.expr) -> Any:
+            """Return the value of a part of the expression."""
+            return results[inner] if inner in results else self._constant(inner, field)
+
+        return constants.Evaluator(lookup, self._work, self._module_names).value(node)
 
     def _constant(self, node: ast.expr, field: FieldPath) -> Any:
         """Return the value of a name or another expression in a constant expression, without calls of unknown functions.
@@ -185,49 +203,41 @@ class Reader:
     def _sampled_domain(self, body: ast.expr, field: FieldPath) -> dict[str, Any] | None:
         """Return the domain of an expression with one random number, such as `2 ** np.random.randint(2, 9)`.
 
-        It is in the form of a call of `tune.choice`, `uniform` or `loguniform`. None for any other expression.
+        It is in the form of a call of `tune.choice`, `uniform` or `loguniform`, with the values of the expression for each
+        random number, or for the lowest and the highest one. None for any other expression.
         """
         calls = [node for node in ast.walk(body) if isinstance(node, ast.Call)]
         random_calls = [call for call in calls if _RANDOM.fullmatch(naming.dotted(call.func))]
         if len(random_calls) != 1 or random_calls[0].keywords:  # `high`, or the `size` of an array
             return None
         call = random_calls[0]
+        random_numbers = self._random_numbers(call, field)
+        is_continuous = naming.last(call.func) == "uniform"
         is_power = isinstance(body, ast.BinOp) and isinstance(body.op, ast.Pow) and body.right is call
-        random_numbers: Sequence[Any]
-        match naming.last(call.func), [self._data(argument, field) for argument in call.args]:
-            case "uniform", [int() | float() as low, int() | float() as high] if body is call or is_power:
-                random_numbers = [low, high]  # the bounds
-            case "choice", [list(choices)]:
-                random_numbers = choices
-            case "randint", [int() as end]:
-                random_numbers = range(end)
-            case "randint", [int() as low, int() as high]:
-                includes_high = naming.dotted(call.func) == "random.randint"  # and NumPy's function does not
-                random_numbers = range(low, high + 1 if includes_high else high)
-            case _:
-                return None
-        if not 0 < len(random_numbers) <= _MOST_DRAWN:
+        has_no_domain = is_continuous and body is not call and not is_power
+        if has_no_domain or not 0 < len(random_numbers) <= _MOST_DRAWN:
             return None
         try:
-            values = [self._value_with(body, call, number, field) for number in random_numbers]
+            values = [self._evaluated(body, field, {call: number}) for number in random_numbers]
         except constants.NotConstant:
             return None
-        if naming.last(call.func) == "uniform":
+        if is_continuous:
             return {CALL: "loguniform" if is_power else "uniform", "lower": values[0], "upper": values[1]}
         return {CALL: "choice", "categories": values}
 
-    def _value_with(self, body: ast.expr, call: ast.Call, random_number: Any, field: FieldPath) -> Any:
-        """Return the value of an expression in which a call returns a random number.
-
-        Raises:
-            constants.NotConstant: Only a run of the file would show it.
-        """
-
-        def lookup(inner: ast.expr) -> Any:
-            """Return the value of a part of the expression."""
-            return random_number if inner is call else self._constant(inner, field)
-
-        return constants.Evaluator(lookup, self._work, self._module_names).value(body)
+    def _random_numbers(self, call: ast.Call, field: FieldPath) -> Sequence[Any]:
+        """Return the numbers that a `_RANDOM` function may return, or the two bounds of `uniform`; [] if unknown."""
+        match naming.last(call.func), [self._data(argument, field) for argument in call.args]:
+            case "uniform", [int() | float() as low, int() | float() as high]:
+                return [low, high]
+            case "choice", [list(choices)]:
+                return choices
+            case "randint", [int() as end]:
+                return range(end)
+            case "randint", [int() as low, int() as high]:
+                includes_high = naming.dotted(call.func) == "random.randint"  # and NumPy's function does not
+                return range(low, high + 1 if includes_high else high)
+        return []
 
     def _assigned_value(self, name: ast.Name) -> ast.expr | None:
         """Return the expression that is assigned to a name; None if there is none, or if it is not clear which one is used.
