@@ -424,6 +424,27 @@ def test_a_text_of_a_variable_before_a_command_is_searched_on_request(platform, 
     assert job_in(".").search.enqueue == ({"KIND": first},)
 
 
+@pytest.mark.parametrize(
+    ("code", "space", "searched", "point"),
+    [
+        ("fit(lr=0.1, kind='a')", ("--space", "LR=0.1..1"), "fit(lr={lr}, kind='a')", {"lr": 0.1}),
+        ("fit(lr=0.1, kind='a')", ("--space", "kind=a,b"), "fit(lr=0.1, kind='{kind}')", {"kind": "a"}),
+        ("fit(lr=0.1); score(lr=0.1)", (), "fit(lr={lr}); score(lr={lr})", {"lr": 0.1}),
+    ],
+)
+def test_a_value_in_the_code_of_a_command_is_searched(platform, code: str, space, searched: str, point: dict) -> None:
+    result = platform("init", "--from", f'python -c "from nets import *; {code}"', *space, "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert command_of(job_in("."))[2] == f'python -c "from nets import *; {searched}"'
+    assert job_in(".").search.enqueue == (point,)
+
+
+@pytest.mark.parametrize("code", ["fit('lr')", "fit(lr=$LR)", "fit(lr=", "fit(LR)"])
+def test_other_code_of_a_command_has_no_parameters(platform, code: str) -> None:
+    result = platform("init", "--from", f'python -c "{code}"', "--space", "lr=0.1..1", "--no-smoke")
+    assert result.exit_code == 2 and not Path("job.yaml").exists(), result.output
+
+
 def test_a_variable_before_make_that_the_makefile_replaces_is_given_to_make(platform) -> None:
     write(Path(), {"Makefile": "KIND = rbf\nN = 3\nfit:\n\techo loss: $(N) $(KIND)\n"})
     result = platform("init", "--from", "KIND=lstm N=5 make", "--space", "KIND=rbf,lstm", "--space", "N=1..5", "--no-smoke")

@@ -107,6 +107,10 @@ _AT_END = (
 )
 # A quoted part, or a comment: a `#` at the beginning of a word, and the rest of the line.
 _COMMENT = re.compile(r"""(?P<quoted>'[^']*'|"(?:[^"\\]|\\.)*"|\\.)|(?<![^\s;&|()])[ \t]*\#[^\n]*""", re.DOTALL)
+# The code of `python -c "train(lr=0.1)"` without what the shell or a placeholder would change.
+_PYTHON_CODE = re.compile(
+    r"""\bpython[\d.]*(?: +-[a-zA-Z]+)* +-c +(?P<quote>['"])(?P<code>(?:(?!(?P=quote))[^\\$`{}])*)(?P=quote)"""
+)
 _NUMBER_TYPES = ("float", "int")  # types of an MLproject that are also kinds of an option
 
 
@@ -312,6 +316,30 @@ def with_texts(text: str, names: Collection[str], call: Call | None) -> str:
             spans += [(word.start, word.end, f"{before}{placeholder}") for word, before, _ in texts]
     for start, end, replacement in sorted(spans, reverse=True):
         text = text[:start] + replacement + text[end:]
+    return text
+
+
+def with_code_values(text: str, names: Collection[str]) -> str:
+    """Return a command line with {NAME=VALUE} for values in the code of `python -c CODE`: `train(lr=0.1)`.
+
+    Args:
+        text: Command line.
+        names: Names of the values; none for all numbers.
+    """
+    code = _PYTHON_CODE.search(text)
+    if code is None:
+        return text
+    keys = set(map(_key, names))
+    with contextlib.suppress(ValueError):  # it is not Python
+        values = settings.values(code["code"], ".py")
+        for name, (start, end) in sorted(settings.named_spans(code["code"], ".py"), key=lambda pair: -pair[1][0]):
+            value, old = values[name], code["code"][start:end]
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            placeholder = f"{{{name}={old}}}" if is_number else _text_placeholder(name, str(value))
+            if placeholder and (_key(name) in keys if names else is_number):
+                old_text = old if is_number else old[1:-1]  # the quotes of a text stay
+                place = code.start("code") + start + old.index(old_text)
+                text = f"{text[:place]}{placeholder}{text[place + len(old_text) :]}"
     return text
 
 

@@ -112,7 +112,16 @@ def spans(text: str, name: str) -> dict[str, Span]:
     Raises:
         ValueError: The text is not one document of its format, has none, or is nested too deeply.
     """
-    return dict(_named_spans(text, _suffix(text, name)))  # of several positions of one name, the last one counts
+    return dict(named_spans(text, name))  # of several positions of one name, the last one counts
+
+
+def named_spans(text: str, name: str) -> list[tuple[str, Span]]:
+    """Return the name and the position of each value, as `spans` does. In code, a name may have several positions.
+
+    Raises:
+        ValueError: See `spans`.
+    """
+    return _named_spans(text, _suffix(text, name))
 
 
 def _suffix(text: str, name: str) -> str:

@@ -46,6 +46,7 @@ def make_of_command(command_line: str, request: Request) -> int:
         request = dataclasses.replace(request, switched_on=tuple(removed_switches))
         flags = ", ".join(removed_switches.values())
         output.note(f"{flags}: taken out of the command, because it is searched")
+    command_line = launcher.with_code_values(command_line, request.space)
     command_line = launcher.with_texts(command_line, request.space, launcher.find_call(command_line))
     if (dvc_command := dvc.find_command(command_line)) is not None:
         return from_file.make_of_pipeline(dvc_command, request)
