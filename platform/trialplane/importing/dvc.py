@@ -226,6 +226,7 @@ class _Pipeline:
         self._path_names: set[str] = set()  # parameters that are parts of paths
         self._secrets: dict[str, str] = {}  # environment variable → secret in a file of parameters that it replaces
         self._literal_names: set[str] = set()  # parameters whose values are in a command, where no trial can replace them
+        self._placeholders: dict[str, Option] = {}  # parameters with a placeholder in a command → their options
         # The stages.
         data = self._source.data if isinstance(self._source.data, dict) else {}
         fields_by_stage = data.get("stages")
@@ -258,21 +259,14 @@ class _Pipeline:
         self._check(stages)
         self._raise_issues()
         used_names = self._used_names(stages)
-        text, in_command = self._command_text(stages)
+        text = self._command_text(stages)
         self._raise_issues()
         options_by_file = {file: self._options(file, file_names) for file, file_names in used_names.items()}
         config = self._rewritten_file(options_by_file, requested)
-        # One whose value is in a command is not searched in the file, unless the user sets it.
-        set_values = self._command.values
-        in_file = {
-            option.name: option
-            for option in options_by_file.get(config, ())
-            if option.name not in self._literal_names or option.name in set_values
-        }
-        options = {**in_file, **in_command}
+        options = self._searchable(options_by_file.get(config, ())) | self._placeholders
         if not options:
             text, options = launcher.number_placeholders(text)
-        self._check_names(options, in_command, options_by_file, config)
+        self._check_names(options, options_by_file, config)
         self._raise_issues()
         self._note_stages(stages, names)
         text, secrets = credentials.extract(text, self._secrets)
@@ -288,8 +282,16 @@ class _Pipeline:
             notes=(*launcher.secret_notes(self._text, own_secrets), *map(_secret_note, self._secrets), *self._notes),
             metric_files=self._metric_files(stages),
             outputs=tuple(dict.fromkeys(path for stage in stages for path in stage.outs)),
-            fixed=tuple(set_values),
+            fixed=tuple(self._command.values),
         )
+
+    def _searchable(self, options: Sequence[Option]) -> dict[str, Option]:
+        """Return the options of the file that trials rewrite, without those whose values are in a command, by name.
+
+        One of the latter stays if the user sets it, so that a check finds it.
+        """
+        unsearchable = self._literal_names.difference(self._command.values)
+        return {option.name: option for option in options if option.name not in unsearchable}
 
     def _rewritten_file(self, options_by_file: Mapping[str, Sequence[Option]], requested: Collection[str]) -> str:
         """Return the file of parameters that trials rewrite; "" without one. Add a remark on others worth a search.
@@ -369,19 +371,14 @@ class _Pipeline:
         if not isinstance(fields, dict):
             self._refuse("must be a mapping with `cmd`", *field_path)
             fields = {}
-        command = fields.get("cmd")
-        # DVC runs each line in a shell of its own.
-        commands = re.sub(r"\s*\\\n\s*", " ", command).splitlines() if isinstance(command, str) else command
-        if not isinstance(commands, list) or not all(isinstance(text, str) for text in commands):
-            self._refuse("needs `cmd`, a command or a list of commands", *field_path)
-            commands = []
+        commands = self._commands(fields.get("cmd"), *field_path)
         wdir = fields.get("wdir")
         folder = _join(self._filled(wdir, shared_values)) if isinstance(wdir, str) else "."
         stage_values = (*shared_values, *self._variables(fields.get("vars"), folder, *field_path, "vars"))
         paths = {key: self._paths(fields.get(key), folder, stage_values) for key in ("deps", "outs", "metrics", "plots")}
         return _Stage(
             name=name,
-            commands=tuple(text.strip() for text in commands if text.strip()),
+            commands=commands,
             folder=folder,
             deps=paths["deps"],
             outs=(*paths["outs"], *paths["metrics"], *paths["plots"]),
@@ -391,6 +388,14 @@ class _Pipeline:
             template=template,
             is_frozen=fields.get("frozen") is True,
         )
+
+    def _commands(self, cmd: Any, *field_path: str | int) -> tuple[str, ...]:
+        """Return the commands of a stage: the items of its `cmd`, or the lines, as DVC runs each in a shell of its own."""
+        commands = re.sub(r"\s*\\\n\s*", " ", cmd).splitlines() if isinstance(cmd, str) else cmd
+        if not isinstance(commands, list) or not all(isinstance(text, str) for text in commands):
+            self._refuse("needs `cmd`, a command or a list of commands", *field_path)
+            return ()
+        return tuple(text.strip() for text in commands if text.strip())
 
     def _paths(
         self, items: Any, folder: str, values_for_names: Sequence[Mapping[str, Any]], *, number_text: str = ""
@@ -429,10 +434,9 @@ class _Pipeline:
         return _INTERPOLATION.sub(value_of, text).replace(r"\${", "${")
 
     def _targets(self) -> list[str]:
-        """Return the names of the stages that the user's command runs; [] after an issue.
-
-        If it names none, it is the last stage with metrics, or else the last one that trains by its name, or else the last.
-        """
+        """Return the names of the stages that the user's command runs; [] after an issue."""
+        if not self._command.targets:
+            return self._default_target()
         names = []
         for target in self._command.targets:
             name = target.partition("@")[0]  # train@0, of a template
@@ -441,8 +445,10 @@ class _Pipeline:
             if not name:
                 self._refuse(f"there is no stage {target!r}; {errors.nearest(target, self._stages)}".rstrip("; "), "stages")
             names.append(name)
-        if names or self._issues:
-            return names
+        return names
+
+    def _default_target(self) -> list[str]:
+        """Return the last stage with metrics, or else the last one that trains by its name, or else the last, in a list."""
         ordered = self._ordered(self._stages)
         with_metrics = [name for name in ordered if self._stages[name].metrics or name in self._metrics]
         if len(with_metrics) > 1:
@@ -498,20 +504,13 @@ class _Pipeline:
         """
         used_names: dict[str, list[str]] = {}
         for stage in stages:
-            # Names that the stage lists.
             for file, names in stage.params.items():
-                data = self._read_data(file, "stages", stage.name, "params")
-                for name in names if data else ():
-                    if _look(data, name) is _MISSING:
-                        hint = errors.nearest(name, (key for key, _ in _flat(data)))
-                        self._refuse(f"{file} has no {name}; {hint}".rstrip("; "), "stages", stage.name, "params")
+                self._check_listed_names(stage, file, names)
                 used_names.setdefault(file, []).extend(names or [""])
-            # Names in its commands.
             for match in _INTERPOLATION.finditer("\n".join(stage.commands)):
                 name = _interpolated_name(match)
-                for file, data in self._data.items():
-                    if _look(data, name) is not _MISSING:
-                        used_names.setdefault(file, []).append(name)
+                for file in self._files_with(name):
+                    used_names.setdefault(file, []).append(name)
             # A settings file among the dependencies is listed with all of its values.
             for path in stage.deps:
                 if path.endswith((".yaml", ".yml", ".toml")) and path not in self._writers:
@@ -519,6 +518,19 @@ class _Pipeline:
         if not used_names and self._files.exists(PARAMS):
             used_names[PARAMS] = [""]
         return used_names
+
+    def _check_listed_names(self, stage: _Stage, file: str, names: Sequence[str]) -> None:
+        """Check that a file of parameters has the values that a stage lists in `params`."""
+        field_path = ("stages", stage.name, "params")
+        data = self._read_data(file, *field_path)
+        for name in names if data else ():
+            if _look(data, name) is _MISSING:
+                hint = errors.nearest(name, (key for key, _ in _flat(data)))
+                self._refuse(f"{file} has no {name}; {hint}".rstrip("; "), *field_path)
+
+    def _files_with(self, name: str) -> list[str]:
+        """Return the files of parameters that have a value with a dotted name."""
+        return [file for file, data in self._data.items() if _look(data, name) is not _MISSING]
 
     def _options(self, file: str, used_names: Collection[str]) -> tuple[Option, ...]:
         """Return the values in a file that stages use, as options; () if it has no values. See `_used_names`."""
@@ -535,14 +547,13 @@ class _Pipeline:
             if "" in used_names or not {option.name, *_parents(option.name, ".")}.isdisjoint(used_names)
         )
 
-    def _command_text(self, stages: Sequence[_Stage]) -> tuple[str, dict[str, Option]]:
-        """Return the commands of stages as one command of the shell, with placeholders, and the options of these."""
-        options: dict[str, Option] = {}
+    def _command_text(self, stages: Sequence[_Stage]) -> str:
+        """Return the commands of stages as one command of the shell, with placeholders."""
         pieces: list[str] = []
         is_single = sum(len(stage.commands) for stage in stages) == 1
         for stage in stages:
             for raw_command in stage.commands:
-                text = self._with_placeholders(stage, raw_command, options)
+                text = self._with_placeholders(stage, raw_command)
                 is_plain = _PLAIN_COMMAND.fullmatch(raw_command) is not None
                 if not is_plain and (not is_single or stage.folder != "."):
                     text = _in_subshell(text, raw_command)
@@ -551,33 +562,26 @@ class _Pipeline:
                 pieces.append(text)
         if not pieces and not self._issues:
             self._refuse("has no commands to run: the stages are frozen, or `cmd` is empty", "stages")
-        return " && ".join(pieces), options
+        return " && ".join(pieces)
 
-    def _with_placeholders(self, stage: _Stage, command: str, options: dict[str, Option]) -> str:
-        """Return a command with a placeholder for each interpolated value that could be searched, and the other values.
-
-        Args:
-            stage: Stage of the command.
-            command: The command.
-            options: Options of placeholders, to which those of this command are added.
-        """
+    def _with_placeholders(self, stage: _Stage, command: str) -> str:
+        """Return a command with a placeholder for each interpolated value that could be searched, and the other values."""
         pieces, copied = [], 0  # pieces of the text, which stand for `command` up to the index `copied`
         quote = ""  # quotation mark that is open there
         for match in _INTERPOLATION.finditer(command):
             text_before = command[copied : match.start()]
             quote = credentials.open_quote(text_before, quote)
-            pieces += [_literal(text_before), self._interpolated_text(stage, match, quote, options)]
+            pieces += [_literal(text_before), self._interpolated_text(stage, match, quote)]
             copied = match.end()
         return "".join([*pieces, _literal(command[copied:])])
 
-    def _interpolated_text(self, stage: _Stage, match: re.Match[str], quote: str, options: dict[str, Option]) -> str:
+    def _interpolated_text(self, stage: _Stage, match: re.Match[str], quote: str) -> str:
         """Return the text in place of an interpolation in a command; "" after an issue.
 
         Args:
             stage: Stage of the command.
             match: The interpolation.
             quote: Quotation mark that is open before it, or "".
-            options: See `_with_placeholders`.
         """
         name = _interpolated_name(match)
         value = _find(stage.values, name)
@@ -590,7 +594,7 @@ class _Pipeline:
             """Return the text of the value, or of one in a mapping: a variable of the shell, a placeholder, or itself."""
             if credentials.is_secret(key, leaf):
                 return credentials.reference(key, leaf, self._secrets, quote=quote, following=next_character)
-            return self._placeholder(key, leaf, options)
+            return self._placeholder(key, leaf)
 
         if not isinstance(value, dict):
             return value_text(name, value)
@@ -607,56 +611,55 @@ class _Pipeline:
         remedy = f"{hint or f'write it into {PARAMS}'}; for a variable of the shell write \\{text}"
         self._refuse(f"{text} {reason}; {remedy}", "stages", stage.name, "cmd")
 
-    def _placeholder(self, name: str, value: Any, options: dict[str, Option]) -> str:
+    def _placeholder(self, name: str, value: Any) -> str:
         """Return the placeholder for a number or a text, and add its option; of another value, or a path, its own text."""
         is_text = isinstance(value, str) and name not in self._path_names
         is_item = any(part.isdecimal() for part in name.split("."))  # of a list, which a file has as one value
-        if not (is_number(value) or is_text) or is_item or values.parameter_name(name, ()) != name:
+        has_option = (is_number(value) or is_text) and not is_item and values.parameter_name(name, ()) == name
+        if not has_option:
             self._literal_names.add(name)
             return _literal(_text(value))
-        options.setdefault(name, Option(name, default=value, kind=type(value).__name__))
+        self._placeholders.setdefault(name, Option(name, default=value, kind=type(value).__name__))
         return f"{{{name}}}"
 
     def _check_names(
-        self,
-        option_names: Collection[str],
-        in_command: Collection[str],
-        options_by_file: Mapping[str, Sequence[Option]],
-        rewritten_file: str,
+        self, options: Collection[str], options_by_file: Mapping[str, Sequence[Option]], rewritten_file: str
     ) -> None:
         """Check that there are options, and that the parameters that the user's command sets have an effect.
 
         Args:
-            option_names: Names of the options.
-            in_command: Names of those that are placeholders in the command.
+            options: Names of the options.
             options_by_file: Options of each file of parameters.
             rewritten_file: The file of parameters that trials rewrite.
         """
-        if not option_names:
+        if not options:
             remedy = (
                 "list the parameters that a stage reads, as in `params: [train.lr]`, or write ${train.lr} into its `cmd`"
             )
             self._refuse(f"have no parameters: {remedy}", "stages")
             return
+        names_in_params = {option.name for option in options_by_file.get(PARAMS, ())}
         for name, value in self._command.values.items():
-            listing_files = [
-                path for path, options in options_by_file.items() if name in {option.name for option in options}
-            ]
-            if rewritten_file == PARAMS and PARAMS in listing_files:
-                continue  # trials write it into the file
-            # Its value may be in a command or a path, unless it is an item of a list, which -S does not replace there, or
-            # an interpolation takes it from another file.
-            is_replaced = _look(self._data.get(PARAMS), name) == value
-            is_interpolated = is_replaced and name in {*in_command, *self._literal_names, *self._path_names}
-            files_with_name = [path for path, data in self._data.items() if _look(data, name) is not _MISSING]
-            if is_interpolated and files_with_name == [PARAMS]:
+            is_listed = name in names_in_params
+            is_interpolated = self._is_interpolated(name, value)
+            # Trials write it into the file, or it is in the command, unless an interpolation takes it from another file.
+            has_effect = (is_listed and rewritten_file == PARAMS) or (is_interpolated and self._files_with(name) == [PARAMS])
+            if has_effect:
                 continue
-            if PARAMS in listing_files or is_interpolated:
+            if is_listed or is_interpolated:
                 remedy = f"write the value into {PARAMS}, and drop -S"
                 reason = f"trials rewrite one file of parameters, which is {rewritten_file}: {remedy}"
             else:
-                reason = f"no stage of the job has this parameter; {errors.nearest(name, option_names)}".rstrip("; ")
+                reason = f"no stage of the job has this parameter; {errors.nearest(name, options)}".rstrip("; ")
             self._issues.append(Issue(("-S", name), reason))
+
+    def _is_interpolated(self, name: str, value: Any) -> bool:
+        """Return whether a value that the user's command sets is in a command or a path of a stage.
+
+        It is not if it is an item of a list, which -S does not replace.
+        """
+        is_replaced = _look(self._data.get(PARAMS), name) == value
+        return is_replaced and name in {*self._placeholders, *self._literal_names, *self._path_names}
 
     def _metric_files(self, stages: Sequence[_Stage]) -> tuple[str, ...]:
         """Return the paths of the metrics of the last stage that has some, or else of those that no stage writes."""
