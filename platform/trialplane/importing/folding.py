@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
+from trialplane.importing import naming
+
 # Methods that change a dict or a list.
 _CHANGES = ("update", "setdefault", "pop", "popitem", "clear", "append", "extend", "insert", "remove")
 
@@ -25,18 +27,16 @@ def fold(tree: ast.Module) -> dict[str, int]:
     """
     folded: set[ast.stmt] = set()
     names: set[str] = set()  # of dicts and lists
-    for node in list(ast.walk(tree)):  # a list, because folding changes the tree
-        attributes = [getattr(node, attribute, None) for attribute in ("body", "orelse", "finalbody")]
-        for block in (value for value in attributes if isinstance(value, list)):  # the body of a lambda is an expression
-            block_dicts: dict[str, ast.Dict] = {}
-            for statement in block:
-                if _fold_statement(statement, block_dicts):
-                    folded.add(statement)
-            names |= set(block_dicts)
+    for block in list(naming.blocks(ast.walk(tree))):  # a list, because folding changes the tree
+        block_dicts: dict[str, ast.Dict] = {}
+        folded.update(statement for statement in block if _fold_statement(statement, block_dicts))
+        names |= set(block_dicts)
+    last_lines: dict[str, int] = {}
+    nodes = list(ast.walk(tree))
+    for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    last_lines: dict[str, int] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.stmt) and node not in folded:
             last_lines |= dict.fromkeys(names.intersection(_changed_names(node)), node.lineno)
     return last_lines

@@ -162,11 +162,8 @@ def _objectives(source: Source, sweeper: _Sweeper) -> list[dict[str, str]]:
         maximize = source.take(*_NEVERGRAD, "maximize")
         return [{"metric": OBJECTIVE, "direction": "maximize" if maximize is True else "minimize"}]
     field = (*_SWEEPER, "direction")
-    value = source.look(*field)
-    directions = source.texts(*field) if isinstance(value, list) else [source.text(*field) or "minimize"]
-    for direction in directions:
-        if direction not in ("minimize", "maximize"):
-            source.refuse(f"{direction!r} is not minimize or maximize", *field)
+    fields = [(*field, index) for index in source.indices(*field)] if isinstance(source.look(*field), list) else [field]
+    directions = [search.direction(source, *field) for field in fields]
     names = [OBJECTIVE] if len(directions) == 1 else [f"{OBJECTIVE}_{index}" for index in range(len(directions))]
     return [{"metric": name, "direction": direction} for name, direction in zip(names, directions, strict=True)]
 
@@ -188,7 +185,7 @@ def _sampler(source: Source, sweeper: _Sweeper) -> dict[str, Any]:
     field = (*_SWEEPER, "sampler")
     default = re.search(r"hydra/sweeper/sampler: ([\w.-]+)", _defaults(source))  # {override hydra/sweeper/sampler: random}
     class_name = source.text(*field, "_target_").rpartition(".")[2] or (default[1] if default else "tpe")
-    sampler = search.sampler(class_name) or search.sampler(f"{class_name}sampler")
+    sampler = search.sampler(class_name)
     if sampler is None:
         source.note(f"{class_name!r} has no counterpart; tpe is used", *field, "_target_")
         sampler = {"name": "tpe"}

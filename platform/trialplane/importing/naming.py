@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 def imported(tree: ast.AST) -> dict[str, str]:
@@ -38,6 +38,15 @@ def augmented(tree: ast.AST) -> set[str]:
     """Return the names whose values a file changes by an operator such as `+=`."""
     targets = (node.target for node in ast.walk(tree) if isinstance(node, ast.AugAssign))
     return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def blocks(nodes: Iterable[ast.AST]) -> Iterator[list[ast.stmt]]:
+    """Yield the blocks of statements of some nodes, such as those of a function, of `if`, and of `else`."""
+    for node in nodes:
+        for attribute in ("body", "orelse", "finalbody"):
+            block = getattr(node, attribute, None)
+            if isinstance(block, list):  # the body of a lambda is an expression
+                yield block
 
 
 def full(node: ast.expr, imported_names: Mapping[str, str]) -> str:

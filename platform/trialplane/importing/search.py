@@ -14,36 +14,15 @@ from trialplane.errors import FieldPath
 from trialplane.importing.source import Source
 from trialplane.job import space as spaces
 
-# Name in another tool, in lower case, with letters and digits only → sampler of a job. For "Bayesian" this is tpe, the
-# default of Optuna.
+# Name in another tool, in lower case, without the suffixes `sampler` and `search` → sampler of a job. For "Bayesian" this is
+# tpe, the default of Optuna.
 _SAMPLERS: Mapping[str, Mapping[str, Any]] = {
-    "random": {"name": "random"},
-    "randomsampler": {"name": "random"},
-    "randomsearch": {"name": "random"},
-    "basicvariantgenerator": {"name": "random"},
-    "tpe": {"name": "tpe"},
-    "tpesampler": {"name": "tpe"},
-    "hyperoptsearch": {"name": "tpe"},
-    "optunasearch": {"name": "tpe"},
-    "tunebohb": {"name": "tpe"},
+    **{name: {"name": name} for name in ("random", "tpe", "gp", "cmaes", "qmc", "grid", "bruteforce", "nsgaii", "nsgaiii")},
+    **{name: {"name": "tpe"} for name in ("bayes", "bayesian", "bayesianoptimization", "bayesopt")},
+    **{name: {"name": "tpe"} for name in ("hyperopt", "optuna", "tunebohb", "motpe", "ax")},
     "multivariatetpe": {"name": "tpe", "multivariate": True},
-    "bayes": {"name": "tpe"},
-    "bayesian": {"name": "tpe"},
-    "bayesianoptimization": {"name": "tpe"},
-    "bayesoptsearch": {"name": "tpe"},
-    "axsearch": {"name": "tpe"},
-    "gpsampler": {"name": "gp"},
-    "cmaes": {"name": "cmaes"},
-    "cmaessampler": {"name": "cmaes"},
     "sobol": {"name": "qmc", "qmc_type": "sobol"},
-    "qmcsampler": {"name": "qmc"},
-    "grid": {"name": "grid"},
-    "gridsearch": {"name": "grid"},
-    "gridsampler": {"name": "grid"},
-    "bruteforcesampler": {"name": "bruteforce"},
-    "nsgaiisampler": {"name": "nsgaii"},
-    "nsgaiiisampler": {"name": "nsgaiii"},
-    "motpesampler": {"name": "tpe"},
+    "basicvariantgenerator": {"name": "random"},
 }
 SIGMAS = 3  # half the width of the range that replaces a normal distribution with steps: 99.7 % of its values
 DEFAULT_TRIALS = 20
@@ -74,7 +53,7 @@ class Parameters:
 
 def sampler(name: str) -> dict[str, Any] | None:
     """Return the sampler of a job for a sampler's name in another tool; None for an unknown name."""
-    key = re.sub(r"[^a-z0-9]", "", name.lower())  # gridsearch for `GridSearch` and `grid_search`
+    key = re.sub(r"[^a-z0-9]|(sampler|search)$", "", name.lower())  # grid for `GridSearch` and `grid_search`
     return dict(_SAMPLERS[key]) if key in _SAMPLERS else None
 
 

@@ -38,10 +38,8 @@ _WITH_OWN_NAMES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 def assignments(nodes: Iterable[ast.AST]) -> dict[str, list[Assignment]]:
     """Return the assignments in the blocks of some statements, such as a file or a function, by the assigned name."""
     by_name: dict[str, list[Assignment]] = {}
-    # Blocks such as those of a function, of `if`, and of `else`. The body of a lambda is an expression.
-    blocks = [getattr(node, attribute, None) for node in nodes for attribute in ("body", "orelse", "finalbody")]
-    for number, block in enumerate(blocks):
-        for statement in block if isinstance(block, list) else ():
+    for number, block in enumerate(naming.blocks(nodes)):
+        for statement in block:
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     by_name.setdefault(name, []).append(Assignment(number, statement.lineno, value))
@@ -231,26 +229,43 @@ def text(call: ast.Call, tree: ast.Module, module_names: Collection[str], change
         module_names: Names that the file defines at its top level.
         changes: Names of dicts and lists that code of the file changes in an unknown way.
     """
+    scope = _scope(call, tree, module_names, changes)
+    if scope is None:
+        return ""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    main_statements = [statement for statement in tree.body if arguments.is_main(statement)]
-    # A trial only imports the file, so these names have other values there, or none.
-    main_nodes = [node for statement in main_statements for node in ast.walk(statement)]
-    set_names = {node.id for node in main_nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    set_names.update(*(node.names for node in ast.walk(tree) if isinstance(node, ast.Global)))
-    scope = _Scope(main_statements, {*changes, *module_names}, arguments={})
-    match [node for node in ast.walk(tree) if isinstance(node, _WITH_OWN_NAMES) and call in ast.walk(node)]:
-        case []:  # at the top level, or below `if __name__ == "__main__"`
-            pass
-        case [ast.FunctionDef() as function] if function in tree.body:
-            names = [node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)]
-            expressions = dict.fromkeys(names) | naming.argument_values(function, calls)
-            scope = _Scope(function.body, changes, expressions, caller=scope)
-        case _:  # in a class or an inner function
-            return ""
-    replacement = _Replacement(scope, {*module_names} - set_names, dict(flags.defaults(calls)))
+    replacement = _Replacement(scope, {*module_names} - _names_set_by_run(tree), dict(flags.defaults(calls)))
     try:
         partial_arguments = [replacement.replaced(argument) for argument in call.args]
         keywords = [ast.keyword(word.arg, replacement.replaced(word.value)) for word in call.keywords]
     except (_UnclearValueError, RecursionError):  # the latter of `a = b; b = a`
         return ""
     return ast.unparse(ast.Call(ast.Name("partial"), partial_arguments, keywords))
+
+
+def _scope(call: ast.Call, tree: ast.Module, module_names: Collection[str], changes: Collection[str]) -> _Scope | None:
+    """Return the scope of the local names in a call, see `text`; None in a class or an inner function."""
+    scope = _Scope(_main_statements(tree), {*changes, *module_names}, arguments={})
+    match [node for node in ast.walk(tree) if isinstance(node, _WITH_OWN_NAMES) and call in ast.walk(node)]:
+        case []:  # at the top level, or below `if __name__ == "__main__"`
+            return scope
+        case [ast.FunctionDef() as function] if function in tree.body:
+            calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+            names = [node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)]
+            expressions = dict.fromkeys(names) | naming.argument_values(function, calls)
+            return _Scope(function.body, changes, expressions, caller=scope)
+    return None
+
+
+def _main_statements(tree: ast.Module) -> list[ast.stmt]:
+    """Return the statements `if __name__ == "__main__"` of a file."""
+    return [statement for statement in tree.body if arguments.is_main(statement)]
+
+
+def _names_set_by_run(tree: ast.Module) -> set[str]:
+    """Return the names that a run of the file sets, and its import does not, or that a function may set.
+
+    A trial only imports the file, so they have other values there, or none.
+    """
+    nodes = [node for statement in _main_statements(tree) for node in ast.walk(statement)]
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    return names.union(*(node.names for node in ast.walk(tree) if isinstance(node, ast.Global)))
