@@ -19,6 +19,7 @@ from trialplane.job.numeric import is_number
 from trialplane.job.options import Choice, Option, ValueKind
 
 _FUNCTION = re.compile(values.FUNCTION)
+_NUMBERS = (ValueKind.INT, ValueKind.NUMBER, ValueKind.INT_OR_AUTO, ValueKind.AMOUNT)
 _TUNE = "tune:"  # prefix of the name of a searcher of Ray Tune
 # Key that names a class, in place of `name` → prefix of the sampler's name, which contains the class.
 _CLASSES = {"class": "", "tune": _TUNE}
@@ -64,6 +65,16 @@ class Sampler(_Algorithm):
     def class_path(self) -> str:
         """Class of the sampler as module:Class. "" if the sampler has a name of `options.SAMPLERS`."""
         return self.name.removeprefix(_TUNE) if is_class(self.name) else ""
+
+    @property
+    def class_field(self) -> str:
+        """Field of the job file that names the class: `tune` for a searcher of Ray Tune, `class` for any other class."""
+        return "tune" if self.is_tune_searcher else "class"
+
+    @property
+    def enumerates(self) -> bool:
+        """Whether it tries every point of the space once."""
+        return self.name in ("grid", "bruteforce")
 
     @property
     def accepts_partial_trials(self) -> bool:
@@ -151,20 +162,32 @@ def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
         yield Issue(("name",), f"{name!r} is not {kind.value}; {_name_hint(kind, name)}")
         return
     for key, value in option_values.items():
-        if key in choice.platform:
-            yield Issue((key,), f"is set by the platform from the job's `{choice.platform[key]}`; set that instead")
-        elif kind is ValueKind.SAMPLER and key in _CLASSES:
+        if kind is ValueKind.SAMPLER and key in _CLASSES:
             yield Issue((key,), "cannot stand beside name; drop one of them")
-        elif key not in choice.options:
-            hint = errors.nearest(str(key), choice.options) or "it has no options"
-            yield Issue((key,), f"{name} has no such option; {hint}")
         else:
-            for issue in _check_value(choice.options[key], value):
-                yield issue.below(key)
+            yield from _check_option(name, choice, key, value)
     for key, option in choice.options.items():
         if option.required and key not in option_values:
             yield Issue((key,), f"is missing; {name} needs {option.kind.value}")
     yield from _check_combinations(name, choice, option_values)
+
+
+def _check_option(name: str, choice: Choice, key: str, value: Any) -> Iterator[Issue]:
+    """Yield issues of an option of a sampler, pruner, crossover or mutation.
+
+    Args:
+        name: Name of the sampler or pruner.
+        choice: Its options in Optuna.
+        key: Name of the option.
+        value: Value of the option.
+    """
+    if key in choice.platform:
+        yield Issue((key,), f"is set by the platform from the job's `{choice.platform[key]}`; set that instead")
+    elif key not in choice.options:
+        hint = errors.nearest(str(key), choice.options) or "it has no options"
+        yield Issue((key,), f"{name} has no such option; {hint}")
+    else:
+        yield from (issue.below(key) for issue in _check_value(choice.options[key], value))
 
 
 def _check_combinations(name: str, choice: Choice, option_values: Mapping[str, Any]) -> Iterator[Issue]:
@@ -243,29 +266,33 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
     """Yield issues of an option's value: of its type, its bounds, or of a sampler or pruner in it."""
     if value is None and option.nullable:
         return
-    kind = option.kind
-    is_auto = kind is ValueKind.INT_OR_AUTO and value == "auto"
-    is_parameter_name = kind is ValueKind.AMOUNT and isinstance(value, str)  # `Study.check` checks the name
-    if kind in options.TABLES:
-        yield from check(kind, value)
-        yield from _check_nested_name(kind, _algorithm_name(value))
-    elif kind is ValueKind.TEXT:
-        if value not in option.allowed:
-            yield Issue((), f"{value!r} is not one of {', '.join(option.allowed)}")
-    elif kind is ValueKind.POINT:
-        if not isinstance(value, Mapping):
-            yield Issue((), f"must be {kind.value}")
-    elif kind is ValueKind.POINTS:
-        if not isinstance(value, (list, tuple)) or not value or not all(_is_row(row) for row in value):
-            yield Issue((), f"must be {kind.value}")
-    elif kind in (ValueKind.FUNCTION, ValueKind.FACTORY):
-        if not isinstance(value, str) or not _FUNCTION.fullmatch(value):
-            yield Issue((), f"must be {kind.value}, for example train:{option.kind.name.lower()}")
-    elif kind is ValueKind.BOOL:
-        if not isinstance(value, bool):
-            yield Issue((), f"must be {kind.value}, not {value!r}")
-    elif not is_auto and not is_parameter_name:
+    if option.kind in options.TABLES:
+        yield from check(option.kind, value)
+        yield from _check_nested_name(option.kind, _algorithm_name(value))
+    elif option.kind in _NUMBERS:
         yield from _check_number(option, value)
+    elif problem := _type_problem(option, value):
+        yield Issue((), problem)
+
+
+def _type_problem(option: Option, value: Any) -> str:
+    """Return the reason why a value has not the type of an option that is no number. "" if it has."""
+    problem = f"must be {option.kind.value}"
+    match option.kind:
+        case ValueKind.TEXT:
+            is_valid = value in option.allowed
+            problem = f"{value!r} is not one of {', '.join(option.allowed)}"
+        case ValueKind.POINT:
+            is_valid = isinstance(value, Mapping)
+        case ValueKind.POINTS:
+            is_valid = isinstance(value, (list, tuple)) and bool(value) and all(map(_is_row, value))
+        case ValueKind.FUNCTION | ValueKind.FACTORY:
+            is_valid = isinstance(value, str) and bool(_FUNCTION.fullmatch(value))
+            problem += f", for example train:{option.kind.name.lower()}"
+        case _:  # BOOL
+            is_valid = isinstance(value, bool)
+            problem += f", not {value!r}"
+    return "" if is_valid else problem
 
 
 def _check_nested_name(kind: ValueKind, name: str) -> Iterator[Issue]:
@@ -281,6 +308,10 @@ def _check_nested_name(kind: ValueKind, name: str) -> Iterator[Issue]:
 def _check_number(option: Option, value: Any) -> Iterator[Issue]:
     """Yield issues of a value that must be a number within the bounds; a whole one unless the kind is NUMBER."""
     kind = option.kind
+    is_auto = kind is ValueKind.INT_OR_AUTO and value == "auto"
+    is_parameter_name = kind is ValueKind.AMOUNT and isinstance(value, str)  # `Study.check` checks the name
+    if is_auto or is_parameter_name:
+        return
     if not _is_finite_number(value) or (kind is not ValueKind.NUMBER and not isinstance(value, int)):
         yield Issue((), f"must be {kind.value}, not {value!r}")
     elif option.minimum is not None and value < option.minimum:

@@ -104,45 +104,48 @@ def message(entry: Any, field_path: FieldPath, data: Mapping[str, Any]) -> str:
     """
     error_type, value, context = entry["type"], entry.get("input"), entry.get("ctx", {})
     value_text = _shorten(value)
-    if error_type == "extra_forbidden":
-        if field_path == ("name",):
-            return "is the name of the job's folder; drop this line"
-        if len(field_path) == 1 and (reason := _other_kind_reason(str(field_path[0]), data.get("kind"))):
-            return f"{reason}; drop it"
-        hint = _section_hint(field_path, data) or errors.nearest(str(field_path[-1]), _field_names(field_path[:-1], data))
-        return f"{_UNKNOWN}; {hint}".rstrip("; ")
-    if error_type == "missing" or (field_path == ("collect",) and value is None):
-        return _missing_message(field_path)
-    if error_type == "union_tag_not_found":
-        return f"has no type; write type: {', '.join(space.TYPES[:-1])} or {space.TYPES[-1]}"
-    if error_type == "union_tag_invalid":
-        return f"type {context['tag']!r} is unknown; {errors.nearest(str(context['tag']), space.TYPES)}"
-    if error_type == "value_error":
-        return str(context["error"])
-    if error_type == "literal_error" and field_path == ("kind",):
-        *names, last_name = map(repr, kinds.CLASSES)
-        return f"{value_text} is not {', '.join(names)} or {last_name}"
-    if error_type == "literal_error":
-        return f"{value_text} is not {context['expected']}"
-    if error_type == "string_pattern_mismatch":
-        return _PATTERN_MESSAGES.get(str(field_path[0]), f"{value_text} must be module:function, for example train:run")
-    bound = {
-        "greater_than": "over",
-        "greater_than_equal": "at least",
-        "less_than": "under",
-        "less_than_equal": "at most",
-    }.get(error_type)
-    if bound:
-        limit = next(iter(context.values()))
-        return f"{value_text} must be {bound} {limit:g}"
-    if error_type == "too_short":
-        return f"needs at least {context['min_length']}, and is empty"
-    expected = _TYPE_NAMES.get(error_type)
-    if expected and field_path[0] == "notify":  # the value may contain a password
-        return f"must be {expected}; write notify: [{{url: json://HOST/PATH}}], or url: secret:NAME"
-    return f"must be {expected}, not {value_text}" if expected else str(entry["msg"])
+    match error_type:
+        case "extra_forbidden":
+            return _unknown_field_message(field_path, data)
+        case "missing":
+            return _missing_message(field_path)
+        case "model_type" if field_path == ("collect",) and value is None:  # `collect:` with nothing behind it
+            return _missing_message(field_path)
+        case "union_tag_not_found":
+            return f"has no type; write type: {', '.join(space.TYPES[:-1])} or {space.TYPES[-1]}"
+        case "union_tag_invalid":
+            return f"type {context['tag']!r} is unknown; {errors.nearest(str(context['tag']), space.TYPES)}"
+        case "value_error":
+            return str(context["error"])
+        case "literal_error":
+            *names, last_name = map(repr, kinds.CLASSES)
+            expected = f"{', '.join(names)} or {last_name}" if field_path == ("kind",) else context["expected"]
+            return f"{value_text} is not {expected}"
+        case "string_pattern_mismatch":
+            return _PATTERN_MESSAGES.get(str(field_path[0]), f"{value_text} must be module:function, for example train:run")
+        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
+            [limit] = context.values()
+            return f"{value_text} must be {_BOUNDS[error_type]} {limit:g}"
+        case "too_short":
+            return f"needs at least {context['min_length']}, and is empty"
+    if error_type not in _TYPE_NAMES:
+        return str(entry["msg"])
+    if field_path[0] == "notify":  # the value may contain a password
+        return f"must be {_TYPE_NAMES[error_type]}; write notify: [{{url: json://HOST/PATH}}], or url: secret:NAME"
+    return f"must be {_TYPE_NAMES[error_type]}, not {value_text}"
 
 
+def _unknown_field_message(field_path: FieldPath, data: Mapping[str, Any]) -> str:
+    """Return the message for a field that the job or one of its sections does not have, with the one to write instead."""
+    if field_path == ("name",):
+        return "is the name of the job's folder; drop this line"
+    if len(field_path) == 1 and (reason := _other_kind_reason(str(field_path[0]), data.get("kind"))):
+        return f"{reason}; drop it"
+    hint = _section_hint(field_path, data) or errors.nearest(str(field_path[-1]), _field_names(field_path[:-1], data))
+    return f"{_UNKNOWN}; {hint}".rstrip("; ")
+
+
+_BOUNDS = {"greater_than": "over", "greater_than_equal": "at least", "less_than": "under", "less_than_equal": "at most"}
 _TYPE_NAMES = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",

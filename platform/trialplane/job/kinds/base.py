@@ -395,36 +395,45 @@ class Base(models.Model):
             broken: Paths of fields (`("trials",)`) and of parameters (`("space", "lr")`) that are invalid by themselves. In
                 this job, they have defaults or are left out, so fields that depend on them are not checked.
         """
-        if self.install and not self.requires and ("requirements",) not in broken:
-            yield Issue(
-                ("install",), "says what to do with requirements, and there are none; add requirements: requirements.txt"
-            )
-        if self.budget.gpu_hours is not None and not broken and not any(role.resources.gpus for role in self.roles()):
-            yield Issue(
-                ("budget", "gpu_hours"), "limits the use of GPUs, and this job has none; set resources.gpus, or drop it"
-            )
+        yield from _unused_field_issues(self, broken)
         yield from metric_name_issues(("objectives",), [objective.metric for objective in self.objectives])
-        for name in self.params:
-            if problem := mlflow_names.problem(mlflow_names.parameter(name)):
-                yield Issue(("params", name), problem)
-        yield from _name_clashes((*self.params, *self.search.names))
+        yield from _parameter_name_issues(self)
         if ("params",) not in broken and ("space",) not in broken:
             # Invalid parameters of the space are not in this job, but the file has them.
             broken_params = [field_path[1] for field_path in broken if field_path[0] == "space" and len(field_path) > 1]
             yield from _input_issues(self, list(map(str, [*self.params, *self.search.names, *broken_params])))
-        for variable, field in self.environment.items():  # each names a field that the variable sets
-            is_checkable = field.split(".")[0] not in {field_path[0] for field_path in broken}
-            if is_checkable and (problem := _field_problem(self, field)):
-                yield Issue(("environment", variable), problem)
+        yield from _environment_issues(self, broken)
 
 
-def _name_clashes(names: Collection[str]) -> Iterator[Issue]:
-    """Yield issues of parameters that would have the same name in MLflow, which does not allow + at its start."""
+def _unused_field_issues(job: Base, broken: Collection[FieldPath]) -> Iterator[Issue]:
+    """Yield issues of fields without an effect: `install` without requirements, and a limit on GPUs without GPUs."""
+    if job.install and not job.requires and ("requirements",) not in broken:
+        problem = "says what to do with requirements, and there are none; add requirements: requirements.txt"
+        yield Issue(("install",), problem)
+    if job.budget.gpu_hours is not None and not broken and not any(role.resources.gpus for role in job.roles()):
+        problem = "limits the use of GPUs, and this job has none; set resources.gpus, or drop it"
+        yield Issue(("budget", "gpu_hours"), problem)
+
+
+def _parameter_name_issues(job: Base) -> Iterator[Issue]:
+    """Yield issues of the names of parameters in MLflow, which lack + at their start: invalid names, and equal ones."""
     first_names: dict[str, str] = {}  # name in MLflow → first parameter that has it
-    for name in dict.fromkeys(names):
-        other = first_names.setdefault(mlflow_names.parameter(name), name)
-        if other != name:
-            yield Issue(("params", name), f"is {other!r} but for the +, and both would be one parameter; drop one of them")
+    for field, names in (("params", job.params), ("space", job.search.names)):
+        for name in names:
+            if problem := mlflow_names.problem(mlflow_names.parameter(name)):
+                yield Issue((field, name), problem)
+            other = first_names.setdefault(mlflow_names.parameter(name), name)
+            if other != name:
+                reason = f"is {other!r} but for the +, and both would be one parameter; drop one of them"
+                yield Issue(("params", name), reason)
+
+
+def _environment_issues(job: Base, broken: Collection[FieldPath]) -> Iterator[Issue]:
+    """Yield issues of environment variables for fields that do not exist. Fields below an invalid one are not checked."""
+    broken_fields = {field_path[0] for field_path in broken}
+    for variable, field in job.environment.items():
+        if field.split(".")[0] not in broken_fields and (problem := _field_problem(job, field)):
+            yield Issue(("environment", variable), problem)
 
 
 def search_field_refusals(refusal: str) -> dict[str, str]:
@@ -485,25 +494,33 @@ def _input_issues(job: Base, names: Collection[str]) -> Iterator[Issue]:
         job: The job.
         names: Names of all parameters, also of invalid ones.
     """
-    for file_param in job.inputs:
+    for file_param, input_ in job.inputs.items():
         if file_param not in names:
             yield Issue(("inputs", file_param), f"there is no such name in params; {errors.nearest(file_param, names)}")
-    for file_param, input_ in job.inputs.items():
-        field: FieldPath = ("inputs", file_param)
-        for index, name in enumerate(input_.columns_of):
-            column = job.params.get(name)
-            if name not in job.params:
-                yield Issue((*field, "columns_of", index), _missing_param_problem(job, name))
-            elif column is not None and not isinstance(column, str):
-                reason = f"inputs.{file_param}.columns_of needs it"
-                yield Issue(("params", name), f"must be the name of a column, not {column!r}: {reason}")
-        for name in dict.fromkeys(term for term in input_.terms if isinstance(term, str)):  # each name once
-            count = job.params.get(name)
-            if name not in job.params:
-                yield Issue((*field, "at_least"), _missing_param_problem(job, name))
-            elif type(count) is not int or count < 1:
-                reason = f"inputs.{file_param}.at_least needs it"
-                yield Issue(("params", name), f"must be a whole number over 0, not {count!r}: {reason}")
+        yield from _column_issues(job, file_param, input_)
+        yield from _amount_issues(job, file_param, input_)
+
+
+def _column_issues(job: Base, file_param: str, input_: Input) -> Iterator[Issue]:
+    """Yield issues of the parameters in `columns_of` of an input: their values must be names of columns, or null."""
+    for index, name in enumerate(input_.columns_of):
+        column = job.params.get(name)
+        if name not in job.params:
+            yield Issue(("inputs", file_param, "columns_of", index), _missing_param_problem(job, name))
+        elif column is not None and not isinstance(column, str):
+            reason = f"inputs.{file_param}.columns_of needs it"
+            yield Issue(("params", name), f"must be the name of a column, not {column!r}: {reason}")
+
+
+def _amount_issues(job: Base, file_param: str, input_: Input) -> Iterator[Issue]:
+    """Yield issues of the parameters in `at_least` of an input: their values must be positive whole numbers."""
+    for name in dict.fromkeys(term for term in input_.terms if isinstance(term, str)):  # each name once
+        count = job.params.get(name)
+        if name not in job.params:
+            yield Issue(("inputs", file_param, "at_least"), _missing_param_problem(job, name))
+        elif type(count) is not int or count < 1:
+            reason = f"inputs.{file_param}.at_least needs it"
+            yield Issue(("params", name), f"must be a whole number over 0, not {count!r}: {reason}")
 
 
 def _missing_param_problem(job: Base, name: str) -> str:
@@ -514,37 +531,38 @@ def _missing_param_problem(job: Base, name: str) -> str:
 def _field_problem(job: Base, field: str) -> str:
     """Return the reason why an override cannot set a field of a job. "" if it can.
 
-    The path is followed through the job: from a model to its fields, from a sampler or pruner to its options, and from a
-    list to its items.
+    The path is followed through the job, from a value to the value of one of its fields.
 
     Args:
         job: The job.
         field: Dotted path of the field: "sampler.n_startup_trials", "objectives.0.metric".
     """
     steps = list(map(str, draft.path(field, (*job.params, *job.search.names))))
-    container: Any = job
+    value: Any = job
     for depth, step in enumerate(steps):
-        # Each branch sets `names`, the steps that are possible here, and `child`, the value at `step`: the next container.
-        if isinstance(container, tuple):
-            names: Collection[str] = list(map(str, range(len(container))))
-            child = container[int(step)] if step in names else None
-        elif isinstance(container, (Sampler, Pruner)):
-            own_fields = [name for name in type(container).model_fields if name != "options"]
-            names = [*own_fields, *container.choice.options]
-            child = None if step in own_fields else container.options.get(step)
-        elif isinstance(container, models.Model):
-            # The name of the job is that of its folder, and no field of the file.
-            names = [name for name in type(container).model_fields if not (depth == 0 and name == "name")]
-            child = getattr(container, step, None) if step in names else None
-        elif isinstance(container, dict):
-            # The value of a parameter can be any JSON value, so any key in it is accepted.
-            names = container if depth < 2 else [step]
-            child = container.get(step)
-        elif depth > 2 and steps[0] == "params":
-            return ""  # the path leads into the value of a parameter
-        else:
-            return f"{'.'.join(steps[:depth])} has no fields"
-        if step not in names:
-            return f"there is no field {field!r}: {step!r} is unknown; {errors.nearest(step, names)}"
-        container = child
+        fields = _fields_of(value)
+        if fields is None:
+            is_in_param = steps[0] == "params" and depth > 2  # in a parameter that is a mapping, which may have any fields
+            return "" if is_in_param else f"{'.'.join(steps[:depth])} has no fields"
+        may_be_new = isinstance(value, dict) and depth > 1  # such as a label, but no parameter
+        if step not in fields and not may_be_new:
+            return f"there is no field {field!r}: {step!r} is unknown; {errors.nearest(step, fields)}"
+        value = fields.get(step)
     return ""
+
+
+def _fields_of(value: Any) -> Mapping[str, Any] | None:
+    """Return the values in a part of a job by their names, indices or keys. None if it has no fields."""
+    match value:
+        case tuple():
+            return {str(index): item for index, item in enumerate(value)}
+        case Sampler() | Pruner():  # whose options stand beside its name
+            own_fields = {name: None for name in type(value).model_fields if name != "options"}
+            return {**own_fields, **{name: value.options.get(name) for name in value.choice.options}}
+        case Base():  # whose name is that of its folder, and no field of the file
+            return {name: getattr(value, name) for name in type(value).model_fields if name != "name"}
+        case models.Model():
+            return {name: getattr(value, name) for name in type(value).model_fields}
+        case dict():
+            return value
+    return None

@@ -303,28 +303,25 @@ def _metric_sources(job: Ranked) -> tuple[program.MetricSource, ...]:
     return tuple(program.MetricSource(name) for name in names if not (job.command and name == "mlflow"))
 
 
-def _capture_issues(job: Ranked, broken: Collection[FieldPath]) -> Iterator[Issue]:
+def _capture_issues(job: Ranked) -> Iterator[Issue]:
     """Yield issues of `capture`, and of the metrics of MLflow, which are captured too.
 
     A command allows neither, except `capture: wandb`. A library must not be both in `capture` and in `metrics`.
     """
     captured = set(job.capture or ())
-    uncapturable = captured - {"wandb"}
-    if job.command and uncapturable:
+    uncapturable = sorted(captured - {"wandb"}) if job.command else []
+    if uncapturable:
         advice = "write metrics: tensorboard, say, or run a Python file as script"
         text = f"reaches into a script, and a command is a process of its own, in which only wandb is captured: {advice}"
-        yield Issue(("capture",), f"{', '.join(sorted(uncapturable))} {text}")
-    elif job.command and ("metrics",) not in broken:
-        for index, source in enumerate(job.metrics or ()):
-            if source.source == "mlflow":
-                reason = "mlflow reads the calls of a script; a command is a process of its own, whose calls are not seen"
-                advice = "print the metric, write it to a file for {from: file, path: FILE}, or run a Python file as script"
-                yield Issue(("metrics", index), f"{reason}: {advice}")
-    if ("metrics",) not in broken:
-        for index, source in enumerate(job.metrics or ()):
-            if source.source in captured - {"mlflow"}:  # both read the same calls of MLflow, and count each once
-                advice = "drop it, or drop it from capture"
-                yield Issue(("metrics", index), f"{source.source} is in capture, which reports the same; {advice}")
+        yield Issue(("capture",), f"{', '.join(uncapturable)} {text}")
+    for index, source in enumerate(job.metrics or ()):
+        if job.command and source.source == "mlflow" and not uncapturable:
+            reason = "mlflow reads the calls of a script; a command is a process of its own, whose calls are not seen"
+            advice = "print the metric, write it to a file for {from: file, path: FILE}, or run a Python file as script"
+            yield Issue(("metrics", index), f"{reason}: {advice}")
+        if source.source in captured - {"mlflow"}:  # both read the same calls of MLflow, and count each once
+            advice = "drop it, or drop it from capture"
+            yield Issue(("metrics", index), f"{source.source} is in capture, which reports the same; {advice}")
 
 
 def _arguments_of(job: Ranked) -> Arguments:
@@ -341,19 +338,21 @@ def check(job: Ranked, broken: Collection[FieldPath]) -> Iterator[Issue]:
     """
     if job.script and job.command:
         yield Issue(("command",), f"stands beside script ({job.script}); keep one of them")
-        return
-    field = "script" if job.script else "command"
-    if not job.script and not job.command:
+    elif job.script or job.command:
+        if "entrypoint" in job.model_fields_set and ("entrypoint",) not in broken:
+            yield Issue(("entrypoint",), f"stands beside {'script' if job.script else 'command'}; keep one of them")
+        yield from _capture_issues(job)
+        has_broken_params = any(field_path[0] in ("params", "space") for field_path in broken)
+        if not has_broken_params and not job.search.function:  # otherwise not all names of parameters are known
+            yield from _argument_issues(job)
+    elif not {("script",), ("command",)} & set(broken):
         for name in ("arguments", "cwd", "metrics"):
-            if getattr(job, name) is not None and not {("script",), ("command",)} & set(broken):
+            if getattr(job, name) is not None:
                 yield Issue((name,), "is for a script or a command: write script: train.py, or drop it")
-        return
-    yield from _capture_issues(job, broken)
-    if "entrypoint" in job.model_fields_set and ("entrypoint",) not in broken:
-        yield Issue(("entrypoint",), f"stands beside {field}; keep one of them")
-    has_broken_params = any(field_path[0] in ("params", "space") for field_path in broken)
-    if has_broken_params or job.search.function:
-        return  # not all names of parameters are known, which the checks of arguments need
+
+
+def _argument_issues(job: Ranked) -> Iterator[Issue]:
+    """Yield issues of the arguments of a job's script or command."""
     names = [*job.params, *job.search.names]
     yield from _hydra_name_issues(job, names)
     if job.command and f"{{{arguments.GLOBALS}}}" in _arguments_of(job).items:

@@ -81,7 +81,7 @@ class Ranked(Base):
 
     def functions(self) -> Iterator[Function]:
         """Yield the functions that the job names. A job with a script or a command names none."""
-        return iter(()) if program.from_job(self) else super().functions()
+        return iter(()) if self.script or self.command else super().functions()
 
     def programs(self) -> Iterator[ProgramFile]:
         """Yield the script, or the program of the command if it is a file of the job's folder."""
