@@ -12,7 +12,7 @@ import importlib.util
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -199,11 +199,22 @@ def scalar(text: str, source: str = "") -> Any:
     return parse(text, source).data
 
 
-def assignment(text: str) -> tuple[str, Any, str]:
-    """Return the parts of an assignment `field=value` of `--set`.
+class Assignment(NamedTuple):
+    """An assignment of `--set`.
 
-    Returns:
-        The dotted field, the value, and the name of the assignment in messages.
+    Attributes:
+        field: Dotted field.
+        value: The value.
+        source: Name of the assignment in messages.
+    """
+
+    field: str
+    value: Any
+    source: str
+
+
+def assignment(text: str) -> Assignment:
+    """Return an assignment `field=value` of `--set`.
 
     Raises:
         SpecError: The text is malformed, or the value is not YAML.
@@ -215,7 +226,7 @@ def assignment(text: str) -> tuple[str, Any, str]:
         raise SpecError([Issue(("--set",), "write field=value: --set budget.time=2h", source=source)])
     try:
         scalar(field, source)  # only to check that the field is UTF-8 text
-        return field.strip(), scalar(value_text, source), source
+        return Assignment(field.strip(), scalar(value_text, source), source)
     except SpecError as error:
         raise SpecError([Issue((field,), issue.message, source=source) for issue in error.issues]) from None
 

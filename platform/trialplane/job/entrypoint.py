@@ -12,6 +12,7 @@ import symtable
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from trialplane import errors
 from trialplane.errors import FieldPath, Issue
@@ -52,24 +53,7 @@ def check(job: Job, folder: Path, broken: Collection[FieldPath]) -> Iterator[Iss
     Yields:
         Issues of the job's fields, without a source, and issues of lines of code, with their file.
     """
-    unreadable: set[Path] = set()  # files whose issue was yielded for one function, and is not for others
-    roots: dict[str, Path] = {}  # name of a package → folder from which it is imported
-    if ("packages",) not in broken:
-        yield from _package_issues(job, folder)
-        for path in packages(job, folder):
-            is_hidden = os.path.lexists(folder / f"{path.name}.py")  # by a module of the same name in the job's folder
-            if not is_hidden:
-                roots[path.name] = path.parent
-    for function in job.functions():
-        if function.field[:1] not in broken:
-            package = function.module.partition(".")[0]
-            root = roots.get(package, folder)
-            is_in_folder = any(os.path.lexists(root / name) for name in (package, f"{package}.py"))
-            if function.style == "class" and not is_in_folder:
-                continue  # the class of an installed package
-            yield from _function_issues(function, root, unreadable)
-            if function.style == "optuna" and ("space",) not in broken:
-                yield from _space_issues(job, _module_file(function, root))
+    yield from _module_issues(job, folder, broken)
     if ("arguments",) not in broken:
         yield from _settings_issues(job, folder, broken)
         yield from reach.issues(job, folder, packages(job, folder), broken)
@@ -80,6 +64,30 @@ def check(job: Job, folder: Path, broken: Collection[FieldPath]) -> Iterator[Iss
             yield from _program_file_issues(file, folder)
             if file.is_python:
                 yield from _globals_issues(job, folder, file.path, broken)
+
+
+def _module_issues(job: Job, folder: Path, broken: Collection[FieldPath]) -> Iterator[Issue]:
+    """Yield issues of the job's packages, and of the modules in which its functions are. See `check`."""
+    unreadable: set[Path] = set()  # files whose issue was yielded for one function, and is not for others
+    roots: dict[str, Path] = {}  # name of a package → folder from which it is imported
+    if ("packages",) not in broken:
+        yield from _package_issues(job, folder)
+        for path in packages(job, folder):
+            is_hidden = os.path.lexists(folder / f"{path.name}.py")  # by a module of the same name in the job's folder
+            if not is_hidden:
+                roots[path.name] = path.parent
+    for function in job.functions():
+        package = function.module.partition(".")[0]
+        root = roots.get(package, folder)
+        is_in_folder = any(os.path.lexists(root / name) for name in (package, f"{package}.py"))
+        is_installed = (
+            function.style == "class" and not is_in_folder
+        )  # a class of an installed package, which is not checked
+        if function.field[:1] in broken or is_installed:
+            continue
+        yield from _function_issues(function, root, unreadable)
+        if function.style == "optuna" and ("space",) not in broken:
+            yield from _space_issues(job, _module_file(function, root))
 
 
 def _space_issues(job: Job, file: Path | None) -> Iterator[Issue]:
@@ -147,32 +155,55 @@ def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
     code is not searched. But they cannot continue from checkpoints of other trials, which a population and `reuse.steps`
     require.
     """
-    field: FieldPath
-    if job.search.population is not None:
-        field, remedy = ("population",), "drop population"
-    elif isinstance(job, Study) and isinstance(job.reuse, Reuse):
-        field, remedy = ("reuse", "steps"), "write reuse: true"
-    elif job.search.ladder is not None:
-        field, remedy = ("pruner", "promote"), "write pruner: asha"
-    else:
-        return  # no trial continues from a checkpoint
+    continuation = _continuation(job)
+    if continuation is None:
+        return
     program_arguments, command = getattr(job, "arguments", None), getattr(job, "command", None)
     gets_folder = program_arguments is not None and "{checkpoints}" in str(program_arguments.items)
-    saves_by_itself = command or gets_folder
-    if saves_by_itself:
-        # At a rung, a trial is continued from its own checkpoints, which such a program may read by itself.
-        if job.search.ladder is None or job.search.population is not None:
+    if command or gets_folder:
+        if continuation.is_of_other_trial:
             reason = "needs ctx.restored, or an integration, to continue from the checkpoint of another trial"
-            yield Issue(field, f"{reason}; write an entrypoint, or a script without {{checkpoints}}")
-        return
-    for root in (folder, *packages(job, folder)):
-        for file in root.glob("**/*.py"):
-            with contextlib.suppress(OSError):  # other checks report files that cannot be read
-                text = file.read_text(encoding="utf-8", errors="replace")
-                if _CHECKPOINTS.search(text) and any(map(_CHECKPOINTS.search, _names_and_strings(text))):
-                    return
-    advice = "call ctx.save(step, state) after each ctx.report, and begin with ctx.restored"
-    yield Issue(field, f"needs checkpoints to continue trials from, and the job's code reads none: {advice}; or {remedy}")
+            yield Issue(continuation.field, f"{reason}; write an entrypoint, or a script without {{checkpoints}}")
+    elif not any(_mentions_checkpoints(root) for root in (folder, *packages(job, folder))):
+        advice = f"call ctx.save(step, state) after each ctx.report, and begin with ctx.restored; or {continuation.remedy}"
+        yield Issue(
+            continuation.field, f"needs checkpoints to continue trials from, and the job's code reads none: {advice}"
+        )
+
+
+class _Continuation(NamedTuple):
+    """A field by which trials continue from checkpoints.
+
+    Attributes:
+        field: Path of the field.
+        remedy: Instruction to do without.
+        is_of_other_trial: Whether the checkpoints are those of other trials, and not only a trial's own.
+    """
+
+    field: FieldPath
+    remedy: str
+    is_of_other_trial: bool = True
+
+
+def _continuation(job: Job) -> _Continuation | None:
+    """Return the field of a job by which its trials continue from checkpoints. None if none does."""
+    if job.search.population is not None:
+        return _Continuation(("population",), "drop population")
+    if isinstance(job, Study) and isinstance(job.reuse, Reuse):
+        return _Continuation(("reuse", "steps"), "write reuse: true")
+    if job.search.ladder is not None:
+        return _Continuation(("pruner", "promote"), "write pruner: asha", is_of_other_trial=False)
+    return None
+
+
+def _mentions_checkpoints(root: Path) -> bool:
+    """Whether a name or a string in the Python files of a folder has a word such as "checkpoint"."""
+    for file in root.glob("**/*.py"):
+        with contextlib.suppress(OSError):  # other checks report files that cannot be read
+            text = file.read_text(encoding="utf-8", errors="replace")
+            if _CHECKPOINTS.search(text) and any(map(_CHECKPOINTS.search, _names_and_strings(text))):
+                return True
+    return False
 
 
 def _names_and_strings(text: str) -> Iterator[str]:
@@ -264,55 +295,59 @@ def _globals_issues(job: Job, folder: Path, script: str, broken: Collection[Fiel
     set_elsewhere = {name for _, name in arguments.placeholders(job_arguments.items)}
     with contextlib.suppress(OSError, ValueError):  # an issue of the settings file
         if job_arguments.file:
-            set_elsewhere |= settings.spans(
-                (folder / job_arguments.file).read_text(encoding="utf-8"), job_arguments.file
-            ).keys()
-    for field, names in (("params", job.params), ("space", job.search.names)):
-        for name in names:
-            if (field,) not in broken and name not in spots and name not in set_elsewhere:
-                text = (
-                    f"{file.name} gives {name} no single value; {errors.nearest(name, arguments.shown_names(spots))}".rstrip(
-                        "; "
-                    )
-                )
-                yield Issue((field, name), text)
+            set_elsewhere |= settings.spans((folder / job_arguments.file).read_text("utf-8"), job_arguments.file).keys()
+    for field_path in _parameter_fields(job, broken, {*spots, *set_elsewhere}):
+        hint = errors.nearest(field_path[1], arguments.shown_names(spots))
+        yield Issue(field_path, f"{file.name} gives {field_path[1]} no single value; {hint}".rstrip("; "))
 
 
 def _settings_issues(job: Job, folder: Path, broken: Collection[FieldPath]) -> Iterator[Issue]:
-    """Yield issues of a settings file, of parameters that are neither in it nor in an argument, and of flags that win.
-
-    A program usually lets a flag win over its settings file. With `--lr 0.1` in the command, values of `lr` in the file,
-    which the platform changes, have no effect.
-    """
+    """Yield issues of a settings file, of parameters that are neither in it nor in an argument, and of flags that win."""
     job_arguments = getattr(job, "arguments", None)
     if job_arguments is None or not job_arguments.file:
         return
-    field_path, file = ("arguments", "file"), folder / job_arguments.file
+    file = folder / job_arguments.file
     try:
         names = settings.spans(file.read_text(encoding="utf-8"), file.name)
-    except FileNotFoundError:
-        files = [path.relative_to(folder).as_posix() for end in settings.SUFFIXES for path in folder.glob(f"**/*{end}")]
-        yield Issue(
-            field_path, f"there is no {job_arguments.file} in {folder}; {errors.nearest(file.name, files)}".rstrip("; ")
-        )
-        return
     except (OSError, ValueError) as error:
-        yield Issue(field_path, f"{job_arguments.file} cannot be read: {getattr(error, 'strerror', None) or error}")
+        yield Issue(("arguments", "file"), _unreadable_settings_problem(error, folder, job_arguments.file))
         return
     words = (*job_arguments.items, *(getattr(job, "command", None) or ()))
     placeholders = {name for _, name in arguments.placeholders(words)}
     if ("space",) not in broken:
+        # A program usually lets a flag win over its settings file. With `--lr 0.1` in the command, values of `lr` in the
+        # file, which the platform changes, have no effect.
         for name, flag in settings.overriding_flags(words, names).items():
             if name in job.search.names and name not in placeholders:
                 text = f"has no effect, because {flag} in the command overrides {name} in {job_arguments.file}"
                 yield Issue(("space", name), f"{text}; search the parameter of {flag}, or remove {flag} from the command")
-    if placeholders & set(arguments.FOR_ALL):
-        return  # one of these takes all parameters that are not in the file
-    for field, parameters in (("params", job.params), ("space", job.search.names)):
-        for name in parameters:
-            if (field,) not in broken and name not in names and name not in placeholders:
-                message = f"is not in {job_arguments.file}; {errors.nearest(name, names)}".rstrip("; ")
-                yield Issue((field, name), message, meant=errors.only_similar(name, names))
+    takes_all = bool(placeholders & set(arguments.FOR_ALL))  # all parameters that are not in the file
+    if not takes_all:
+        for field_path in _parameter_fields(job, broken, {*names, *placeholders}):
+            name = field_path[1]
+            message = f"is not in {job_arguments.file}; {errors.nearest(name, names)}".rstrip("; ")
+            yield Issue(field_path, message, meant=errors.only_similar(name, names))
+
+
+def _unreadable_settings_problem(error: Exception, folder: Path, name: str) -> str:
+    """Return the message for a settings file of a job's folder that cannot be read.
+
+    Args:
+        error: Error of reading it.
+        folder: The job's folder.
+        name: Path of the file in the folder.
+    """
+    if isinstance(error, FileNotFoundError):
+        files = [path.relative_to(folder).as_posix() for end in settings.SUFFIXES for path in folder.glob(f"**/*{end}")]
+        return f"there is no {name} in {folder}; {errors.nearest(Path(name).name, files)}".rstrip("; ")
+    return f"{name} cannot be read: {getattr(error, 'strerror', None) or error}"
+
+
+def _parameter_fields(job: Job, broken: Collection[FieldPath], without: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the paths of a job's parameters in its valid fields, `params` and `space`, except those with certain names."""
+    for field, names in (("params", job.params), ("space", job.search.names)):
+        if (field,) not in broken:
+            yield from ((field, name) for name in names if name not in without)
 
 
 def _function_issues(function: Function, folder: Path, unreadable: set[Path]) -> Iterator[Issue]:
@@ -361,20 +396,23 @@ def _definition_problems(function: Function, tree: ast.Module, file: Path) -> It
     definitions = _definitions(tree)
     are_all_known = not {"*", "__getattr__"} & set(definitions)  # both may define any name
     if are_all_known and name not in definitions:
-        hint = errors.nearest(name, definitions)
-        objective = next((key for key, nodes in definitions.items() if any(map(_takes_a_trial, nodes))), "")
-        if objective and name == "run":  # the default, so the author may not know what to write
-            hint = f"write entrypoint: optuna:{function.module}:{objective} for an objective of Optuna"
-        yield f"{file.name} defines no {name}; {hint}".rstrip("; ")
+        yield f"{file.name} defines no {name}; {_definition_hint(function, definitions)}".rstrip("; ")
     elif are_all_known and (missing_global := _missing_global(tree, name)):
-        global_name, line = missing_global
-        advice = f'set it above `if __name__ == "__main__":`, which no trial runs ({file.name}:{line})'
-        yield f"{name} reads {global_name}, which {file.name} sets only when it is run itself; {advice}"
+        advice = f'set it above `if __name__ == "__main__":`, which no trial runs ({file.name}:{missing_global.line})'
+        yield f"{name} reads {missing_global.name}, which {file.name} sets only when it is run itself; {advice}"
     # The name may be defined in several branches of an `if`, of which any may be the one that counts.
     nodes = definitions.get(name, [])
     problems = [_call_problem(node, function) for node in nodes]
     if problems and all(problems):
         yield f"{name} {problems[-1]} ({file.name}:{nodes[-1].lineno})"
+
+
+def _definition_hint(function: Function, definitions: Mapping[str, list[ast.stmt]]) -> str:
+    """Return a hint for a function that its module does not define: an objective of Optuna, or a similar name."""
+    objective = next((name for name, nodes in definitions.items() if any(map(_takes_a_trial, nodes))), "")
+    if objective and function.name == "run":  # the default, so the author may not know what to write
+        return f"write entrypoint: optuna:{function.module}:{objective} for an objective of Optuna"
+    return errors.nearest(function.name, definitions)
 
 
 def _parse(file: Path, name: str, field: FieldPath) -> ast.Module | Issue:
@@ -415,14 +453,18 @@ def _line_of_optimize_call(tree: ast.Module) -> int:
     return 0
 
 
-def _missing_global(tree: ast.Module, function: str) -> tuple[str, int] | None:
-    """Return a global name that a function reads, but that only the module's main block sets.
+class _GlobalRead(NamedTuple):
+    """A use of a global name in a function: the name, and the line that reads it."""
+
+    name: str
+    line: int
+
+
+def _missing_global(tree: ast.Module, function: str) -> _GlobalRead | None:
+    """Return the first use of a global name in a function that only the module's main block sets. None without one.
 
     A trial imports the module, which does not run `if __name__ == "__main__":`, so the name would be undefined. Functions of
     the module that this function names are searched as well.
-
-    Returns:
-        The name, and the line that reads it. None if there is no such name.
     """
     main_block = [statement for node in tree.body if arguments.is_main(node) for statement in node.body]
     definitions = _definitions(ast.Module([node for node in tree.body if not arguments.is_main(node)], []))
@@ -436,7 +478,7 @@ def _missing_global(tree: ast.Module, function: str) -> tuple[str, int] | None:
             global_names = _global_names(table) - _guarded_names(function_node)
             if undefined := sorted(main_only & global_names):
                 nodes = (node for node in ast.walk(function_node) if isinstance(node, ast.Name))
-                return undefined[0], next(node.lineno for node in nodes if node.id == undefined[0])
+                return _GlobalRead(undefined[0], next(node.lineno for node in nodes if node.id == undefined[0]))
             pending += global_names - visited  # among them, the functions that this one calls
     return None
 

@@ -9,7 +9,7 @@ script instead of a job.yaml, any name is accepted.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import FieldPath, Issue, SpecError
@@ -53,33 +53,50 @@ def full_name(name: str, known_names: Collection[str], source: str, *, are_all_k
     return matches[0] if matches else name
 
 
-def override_issues(
-    job_draft: Draft, overrides: Mapping[str, tuple[FieldPath, Any]], known_names: Collection[str]
-) -> Iterator[Issue]:
+class Override(NamedTuple):
+    """A value that `--set`, a flag or the SDK sets.
+
+    Attributes:
+        source: Name of the assignment or flag in messages.
+        field_path: Path of the field.
+        value: The value.
+    """
+
+    source: str
+    field_path: FieldPath
+    value: Any
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """Names of the fixed parameters that it sets."""
+        match self.field_path:
+            case ("params", name, *_):  # --set params.lr=0.1
+                return [str(name)]
+            case ("params",) if isinstance(self.value, dict):  # --set 'params={lr: 0.1}'
+                return list(self.value)
+        return []
+
+
+def override_issues(job_draft: Draft, overrides: Collection[Override], known_names: Collection[str]) -> Iterator[Issue]:
     """Yield issues of parameters that `--set`, flags or the SDK set: unknown names, and names that are searched.
 
     Args:
         job_draft: Draft with all overrides.
-        overrides: Source of each override → path of its field, and its value.
+        overrides: The overrides.
         known_names: `parameter_names` of the draft without overrides.
     """
-    space_fields = job_draft.data.get("space")
-    for source, (field_path, value) in overrides.items():
-        if field_path[:1] != ("params",):
-            continue
-        names: list[str] = []
-        if len(field_path) > 1:  # --set params.lr=0.1
-            names = [str(field_path[1])]
-        elif isinstance(value, dict):  # --set 'params={lr: 0.1}'
-            names = list(value)
-        for name in names:
+    searched = job_draft.data.get("space")
+    for override in overrides:
+        for name in override.parameter_names:
             if name not in known_names:
                 hint = errors.nearest(name, known_names)
                 message = "; ".join(part for part in ("there is no such parameter", hint.rstrip("?")) if part)
-                yield Issue(("params", name), f"{message}; add new ones to params in job.yaml", source=source)
-            elif isinstance(space_fields, dict) and name in space_fields:
-                advice = f"--set space.{name}=null removes it from the space"
-                yield Issue(("params", name), f"is searched, and what is drawn wins; {advice}", source=source)
+                message = f"{message}; add new ones to params in job.yaml"
+            elif isinstance(searched, dict) and name in searched:
+                message = f"is searched, and what is drawn wins; --set space.{name}=null removes it from the space"
+            else:
+                continue
+            yield Issue(("params", name), message, source=override.source)
 
 
 def fix_parameters(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trialplane import errors
-from trialplane.errors import FieldPath, Issue, JobNotFound, SpecError
+from trialplane.errors import Issue, JobNotFound, SpecError
 from trialplane.job import (
     arguments,
     document,
@@ -35,6 +35,7 @@ from trialplane.job import (
 )
 from trialplane.job.document import Document
 from trialplane.job.draft import Draft, Origin
+from trialplane.job.fixed_params import Override
 from trialplane.job.kinds import CLASSES, Job, training
 from trialplane.job.numeric import is_number
 
@@ -43,6 +44,36 @@ FOLDER = "jobs"
 _PIPELINE = "dvc.yaml"  # of DVC, of which `platform init --from` makes a job
 _BINARY_HEAD = 1024  # bytes at the beginning of a program, of which some are zero
 _COMMENTED_PARAM = re.compile(r"""^[ \t]+# ["']?([\w.-]+)["']?: (.*)""", re.MULTILINE)  #   # momentum: 0.9
+
+
+class _Layers(NamedTuple):
+    """The layers over a job file. The attributes are the arguments of `load_job`."""
+
+    profile: str | None
+    sets: Sequence[str]
+    overrides: Mapping[str, Any]
+    params: Mapping[str, Any]
+    environ: Mapping[str, str]
+    kind: str | None
+    script: str
+
+
+class _JobFile(NamedTuple):
+    """A job file, checked without any layer and with each of its profiles.
+
+    Attributes:
+        document: Content of the file.
+        draft: Draft with this content.
+        judgment: Result of its validation.
+        profiles: Names of the profiles that are mappings.
+        issues: Issues of the profiles, and of fields that no job file may have.
+    """
+
+    document: Document
+    draft: Draft
+    judgment: verdict.Judgment
+    profiles: list[str]
+    issues: list[Issue]
 
 
 class Flag(NamedTuple):
@@ -88,33 +119,56 @@ def _not_found(name_or_path: str, path: Path, candidates: Sequence[Path], folder
         candidates: Searched paths.
         folders: Existing `jobs/` folders, the nearest one first.
     """
-    if _is_compiled(path):
-        program = f"{name_or_path if '/' in name_or_path else f'./{name_or_path}'} ARGUMENTS"
-        remedy = (
-            f"`platform init --from {shlex.quote(program)}` makes one, with the arguments that you type today, in quotes"
-        )
-        return JobNotFound(f"{name_or_path} is a program and no job; {remedy}", program)
-    if _is_file(path) or len(name_or_path.split()) > 1:
-        noun = "a file" if _is_file(path) else "a command"
-        remedy = f"`platform init --from {shlex.quote(name_or_path)}` makes one"
-        return JobNotFound(f"{name_or_path} is {noun} and no job; {remedy}", name_or_path)
-    if _is_file(path / _PIPELINE):
-        pipeline = str(Path(name_or_path, _PIPELINE))
-        remedy = f"`platform init --from {shlex.quote(pipeline)}` makes one"
-        return JobNotFound(f"{name_or_path} has a pipeline of DVC and no job; {remedy}", pipeline)
+    if program := _foreign_program(name_or_path, path):
+        remedy = f"`platform init --from {shlex.quote(program.command)}` makes one{program.advice}"
+        return JobNotFound(f"{name_or_path} {program.predicate} and no job; {remedy}", program.command)
     if path.suffix == ".py":
         hint = errors.nearest(path.name, [file.name for file in path.parent.glob("*.py")])
         return JobNotFound(f"there is no script {name_or_path}; {hint}".rstrip("; "))
-    searched = " and ".join(str(candidate / FILE) for candidate in candidates)
     job_names = [file.parent.name for file in folders[0].glob(f"*/{FILE}")] if folders else []
-    hint = errors.nearest(name_or_path.rstrip("/").rpartition("/")[2], job_names)
-    if not job_names:
-        name = path.name or "NAME"  # the root folder has no name
-        hint = f"there is no {FOLDER}/ folder here or above; `platform init {name}` makes a job; see `platform docs laptop`"
     above = next((folder for folder in path.absolute().parents if _is_file(folder / FILE)), None)
     if name_or_path == "." and above is not None:
         hint = f"{above} is a job: write {os.path.relpath(above, path)} in place of ."
+    elif job_names:
+        hint = errors.nearest(name_or_path.rstrip("/").rpartition("/")[2], job_names)
+    else:
+        name = path.name or "NAME"  # the root folder has no name
+        hint = f"there is no {FOLDER}/ folder here or above; `platform init {name}` makes a job; see `platform docs laptop`"
+    searched = " and ".join(str(candidate / FILE) for candidate in candidates)
     return JobNotFound(f"no job {name_or_path!r}: looked at {searched}; {hint}".rstrip("; "))
+
+
+class _ForeignProgram(NamedTuple):
+    """A program of the user's that is no job, but of which `platform init --from` makes one.
+
+    Attributes:
+        predicate: Description of it in a message: "is a file".
+        command: Argument for `--from`.
+        advice: Advice on this argument, as the end of a sentence.
+    """
+
+    predicate: str
+    command: str
+    advice: str = ""
+
+
+def _foreign_program(name_or_path: str, path: Path) -> _ForeignProgram | None:
+    """Return the program that the user wrote in place of a job. None if it is none.
+
+    Args:
+        name_or_path: Name or path that the user wrote.
+        path: The same as a path.
+    """
+    if _is_compiled(path):
+        command = f"{name_or_path if '/' in name_or_path else f'./{name_or_path}'} ARGUMENTS"
+        return _ForeignProgram("is a program", command, ", with the arguments that you type today, in quotes")
+    if _is_file(path):
+        return _ForeignProgram("is a file", name_or_path)
+    if len(name_or_path.split()) > 1:
+        return _ForeignProgram("is a command", name_or_path)
+    if _is_file(path / _PIPELINE):
+        return _ForeignProgram("has a pipeline of DVC", str(Path(name_or_path, _PIPELINE)))
+    return None
 
 
 def _is_compiled(path: Path) -> bool:
@@ -158,66 +212,110 @@ def load_job(
     Raises:
         SpecError: The job has issues. The error contains all of them.
     """
-    source = _short_path(folder / (script or FILE))
-    if script:
-        job_file = Document(data={"kind": kind, "script": script}, lines={}, source=source)
-    else:
-        job_file = document.read(folder / FILE, source, "is empty; `platform init` writes one that runs")
-    # First the job without a profile or an override, and with each profile.
-    profiles, issues = _profiles(job_file)
-    base = Draft.from_document(job_file)
-    base.data["name"] = _job_name(folder / script)  # without a script, that of the folder
-    if "name" in job_file.data:
-        message = "is the name of the job's folder; drop this line"
-        issues.append(Issue(("name",), message, source=source, line=job_file.lines[("name",)]))
-    has_objective = "objective" in job_file.data
-    base_judgment = verdict.judge(base, has_objective)
-    for name in profiles:
-        issues += _judge_profile(base, job_file, name, base_judgment)
+    return _load(folder, _Layers(profile, sets, overrides or {}, params or {}, environ or {}, kind, script))
 
-    # Then the selected profile, and the layers over it.
-    job_draft = base.copy()
-    if profile in profiles:
-        _apply_profile(job_draft, job_file, profile)
-    elif profile is not None:
-        hint = errors.nearest(profile, profiles) or "the job has no profiles"
-        issues.append(Issue(("profiles",), f"there is no profile {profile!r}; {hint}", source="--profile"))
-    _apply_environment(job_draft, environ or {})
-    commented_params = {} if script else _commented_params(folder / FILE)
-    if params:
-        fixed_params.fix_parameters(job_draft, params, commented_params, accepts_new=bool(script))
-    # Names that overrides may set: collected before the overrides, which would add their own. With an unknown profile, also
-    # those of all profiles, because the user may have meant any.
-    is_valid_profile = profile in (None, *profiles)
-    profile_data = [] if is_valid_profile else [job_file.data["profiles"][name] for name in profiles]
-    known_names = fixed_params.parameter_names(base.data, job_draft.data, *profile_data)
-    overridden = _apply_overrides(job_draft, folder, sets, overrides or {}, commented_params, known_names)
-    issues += fixed_params.override_issues(job_draft, overridden, known_names)
-    if kind_issues := _kind_issues(job_draft, kind):  # other issues would be about the wrong kind
+
+def _load(folder: Path, layers: _Layers) -> Job:
+    """Return the job in a folder with all layers: see `load_job`."""
+    job_file = _read(folder, layers)
+    job_draft = job_file.draft.copy()
+    issues = [*job_file.issues, *_apply_layers(job_draft, job_file, folder, layers)]
+    if kind_issues := _kind_issues(job_draft, layers.kind):  # other issues would be about the wrong kind
         raise SpecError(kind_issues)
-
-    # At last the whole job, and the code that it names.
-    judgment = verdict.judge(job_draft, has_objective, valid_paths=_valid_environment_paths(job_file, base_judgment))
-    if script and judgment.job is not None and job_draft.data.get("arguments") is None:
+    judgment = _judge(job_draft, job_file)
+    if layers.script and judgment.job is not None and job_draft.data.get("arguments") is None:
         field = reach.default_arguments(judgment.job, folder)
         if field is not None:  # load all again, because parameters may be short for the names that a settings file has
-            sets = (*sets, f"arguments={json.dumps(field)}")
-            return load_job(
-                folder,
-                profile=profile,
-                sets=sets,
-                overrides=overrides,
-                params=params,
-                environ=environ,
-                kind=kind,
-                script=script,
-            )
+            return _load(folder, layers._replace(sets=(*layers.sets, f"arguments={json.dumps(field)}")))
         issues += reach.unwritable_booleans(judgment.job, folder)
     issues += judgment.issues
     issues += _code_issues(job_draft, judgment, folder)
     if issues or judgment.job is None:
-        raise SpecError(_sorted_issues(issues, source))
+        raise SpecError(_sorted_issues(issues, job_file.document.source))
     return _with_absolute_links(judgment.job, folder)
+
+
+def _read(folder: Path, layers: _Layers) -> _JobFile:
+    """Return the job file in a folder, or that of a script without one, with the issues of all of its profiles.
+
+    Raises:
+        SpecError: The file cannot be read.
+    """
+    source = _short_path(folder / (layers.script or FILE))
+    if layers.script:
+        content = Document(data={"kind": layers.kind, "script": layers.script}, lines={}, source=source)
+    else:
+        content = document.read(folder / FILE, source, "is empty; `platform init` writes one that runs")
+    job_draft = Draft.from_document(content)
+    job_draft.data["name"] = _job_name(folder / layers.script)  # without a script, that of the folder
+    profiles, issues = _profiles(content)
+    if "name" in content.data:
+        message = "is the name of the job's folder; drop this line"
+        issues.append(Issue(("name",), message, source=source, line=content.lines[("name",)]))
+    judgment = verdict.judge(job_draft, "objective" in content.data)
+    job_file = _JobFile(content, job_draft, judgment, profiles, issues)
+    for name in profiles:
+        issues += _profile_issues(job_file, name)
+    return job_file
+
+
+def _judge(job_draft: Draft, job_file: _JobFile) -> verdict.Judgment:
+    """Validate a draft of a job file with layers.
+
+    An entry of `environment` names a field that a variable sets. If it is valid in the file alone, it stays valid, even if a
+    layer removes the field.
+    """
+    fields_with_issues = {issue.field for issue in job_file.judgment.issues}  # `broken` only says that some entry has one
+    environment = job_file.document.data.get("environment")
+    names = environment if isinstance(environment, dict) else {}
+    valid_paths = [("environment", name) for name in names if f"environment.{name}" not in fields_with_issues]
+    return verdict.judge(job_draft, "objective" in job_file.document.data, valid_paths)
+
+
+def _apply_layers(job_draft: Draft, job_file: _JobFile, folder: Path, layers: _Layers) -> list[Issue]:
+    """Apply all layers to a draft of a job file. Return issues of the profile's name and of the names of parameters."""
+    issues: list[Issue] = []
+    data, profile = job_file.document.data, layers.profile
+    if profile in job_file.profiles:
+        _apply_profile(job_draft, job_file.document, profile)
+    elif profile is not None:
+        hint = errors.nearest(profile, job_file.profiles) or "the job has no profiles"
+        issues.append(Issue(("profiles",), f"there is no profile {profile!r}; {hint}", source="--profile"))
+    _apply_environment(job_draft, layers.environ)
+    commented = {} if layers.script else _commented_params(folder / FILE)
+    if layers.params:
+        fixed_params.fix_parameters(job_draft, layers.params, commented, accepts_new=bool(layers.script))
+    # Names that overrides may set: collected before the overrides, which would add their own. With an unknown profile, also
+    # those of all profiles, because the user may have meant any.
+    is_unknown_profile = profile not in (None, *job_file.profiles)
+    other_profiles = [data["profiles"][name] for name in job_file.profiles] if is_unknown_profile else []
+    names = fixed_params.parameter_names(job_file.draft.data, job_draft.data, *other_profiles)
+    overrides = _apply_overrides(job_draft, folder, layers, names, commented)
+    return [*issues, *fixed_params.override_issues(job_draft, overrides, names)]
+
+
+def _apply_overrides(
+    job_draft: Draft, folder: Path, layers: _Layers, names: Collection[str], commented: Mapping[str, str]
+) -> list[Override]:
+    """Apply `--set` and flags to a draft. If they change a training's GPUs, scale its other resources.
+
+    Args:
+        job_draft: Draft to change.
+        folder: Folder of the job.
+        layers: All layers of the job.
+        names: Names of the parameters in the job and its profile.
+        commented: Texts of the parameters that the job file lists as comments, by name.
+    """
+    without_overrides = job_draft.copy()
+    overrides = _apply_sets(job_draft, layers.sets)
+    in_settings_file = _values_in_settings_file(job_draft.data.get("arguments"), folder)
+    parameters = _Parameters(without_overrides.data, names, commented, in_settings_file)
+    overrides += _apply_flags(job_draft, layers.overrides, parameters)
+    sources = [override.source for override in overrides]
+    for name, amount in training.scaled_resources(without_overrides.data, job_draft.data).items():
+        if job_draft.origin(("resources", name)).source not in sources:  # an amount on the command line stays
+            job_draft.data["resources"][name] = amount
+    return overrides
 
 
 def _with_absolute_links(job: Job, folder: Path) -> Job:
@@ -247,89 +345,109 @@ def _values_in_settings_file(job_arguments: Any, folder: Path) -> Mapping[str, A
     return {}
 
 
-def _is_float(
-    name: str, data: Mapping[str, Any], values_in_file: Mapping[str, Any], commented_params: Mapping[str, str]
-) -> bool:
-    """Return whether a parameter is a float: in a file, `params`, the space, the first point of `enqueue`, or a comment.
+class _Parameters(NamedTuple):
+    """The parameters of a job before `--set` and flags, by which the short forms of flags are read.
 
-    Args:
-        name: Name of the parameter.
+    Attributes:
         data: Fields of the job, which may be invalid.
-        values_in_file: Values in the settings file of the job, by dotted name.
-        commented_params: Texts of the parameters that the job file lists as comments, by name.
+        names: Names of the parameters in the job and its profile.
+        commented: Texts of the parameters that the job file lists as comments, by name.
+        in_settings_file: Values in the settings file of the job, by dotted name.
     """
-    points = data.get("enqueue")
-    first_point = points[0] if isinstance(points, list) and points else None
-    sections = [data.get("params"), data.get("space"), first_point, values_in_file]
-    definitions = [section[name] for section in sections if isinstance(section, dict) and name in section]
-    with contextlib.suppress(SpecError):  # a comment may be any text
-        definitions.append(document.scalar(commented_params.get(name, ""), name))
-    # A value such as 0.1, or the fields of a range in the space
-    return any(
-        definition.get("type") == "float" if isinstance(definition, dict) else isinstance(definition, float)
-        for definition in definitions
-    )
+
+    data: Mapping[str, Any]
+    names: Collection[str]
+    commented: Mapping[str, str]
+    in_settings_file: Mapping[str, Any]
+
+    def full_name(self, name: str, source: str) -> str:
+        """Return the full name of a parameter that the option `source` names. See `fixed_params.full_name`."""
+        names = {*self.names, *self.commented, *self.in_settings_file}
+        return fixed_params.full_name(name, names, source, are_all_known=bool(self.in_settings_file))
+
+    def is_float(self, name: str) -> bool:
+        """Whether a parameter is a float: in a file, `params`, the space, the first point of `enqueue`, or a comment."""
+        points = self.data.get("enqueue")
+        first_point = points[0] if isinstance(points, list) and points else None
+        sections = [self.data.get("params"), self.data.get("space"), first_point, self.in_settings_file]
+        definitions = [section[name] for section in sections if isinstance(section, dict) and name in section]
+        with contextlib.suppress(SpecError):  # a comment may be any text
+            definitions.append(document.scalar(self.commented.get(name, ""), name))
+        # A value such as 0.1, or the fields of a range in the space
+        return any(
+            definition.get("type") == "float" if isinstance(definition, dict) else isinstance(definition, float)
+            for definition in definitions
+        )
 
 
-def _apply_overrides(
-    job_draft: Draft,
-    folder: Path,
-    sets: Sequence[str],
-    overrides: Mapping[str, Any],
-    commented_params: Mapping[str, str],
-    known_names: Collection[str],
-) -> dict[str, tuple[FieldPath, Any]]:
-    """Apply `--set` and flags to a draft. If they change a training's GPUs, scale its other resources.
-
-    Args:
-        job_draft: Draft to change.
-        folder: Folder of the job.
-        sets: Assignments `field=value`.
-        overrides: Dotted field → value or `Flag`.
-        commented_params: Texts of the parameters that the job file lists as comments, by name.
-        known_names: Names of all other parameters.
-
-    Returns:
-        Source of each override → its field and value.
-    """
-    without_overrides = job_draft.copy()
-    overridden: dict[str, tuple[FieldPath, Any]] = {}
-    for assignment_text in sets:
+def _apply_sets(job_draft: Draft, sets: Sequence[str]) -> list[Override]:
+    """Apply assignments `field=value` of `--set` to a draft. Return those that could be read; add issues of the others."""
+    overrides: list[Override] = []
+    for text in sets:
         try:
-            field, value, source = document.assignment(assignment_text)
+            assignment = document.assignment(text)
         except SpecError as error:
             job_draft.issues += error.issues
             continue
-        field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
-        job_draft.set(field_path, value, Origin(source))
-        overridden[f"--set {assignment_text}"] = (field_path, value)
-    values_in_file = _values_in_settings_file(job_draft.data.get("arguments"), folder)
-    for field, value_or_flag in overrides.items():
+        field_path = draft.path(assignment.field, fixed_params.parameter_names(job_draft.data))
+        overrides.append(Override(assignment.source, field_path, assignment.value))
+        job_draft.set(field_path, assignment.value, Origin(assignment.source))
+    return overrides
+
+
+def _apply_flags(job_draft: Draft, flags: Mapping[str, Any], parameters: _Parameters) -> list[Override]:
+    """Apply the values of flags to a draft.
+
+    Args:
+        job_draft: Draft to change. Issues of short forms are added to it.
+        flags: Dotted field → value or `Flag`.
+        parameters: Parameters of the job without overrides.
+
+    Returns:
+        The flags that were used, without those that have issues.
+    """
+    overrides: list[Override] = []
+    for field, value_or_flag in flags.items():
         is_flag = isinstance(value_or_flag, Flag)
-        value, source = value_or_flag if is_flag else (value_or_flag, "--" + field.replace("_", "-"))
-        if value is None:
+        flag = value_or_flag if is_flag else Flag(value_or_flag, "--" + field.replace("_", "-"))
+        if flag.value is None:
             continue
-        field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
-        is_space_flag = source.startswith("--space ")
-        is_hydra = arguments.HYDRA in str(job_draft.data.get("arguments"))  # its configuration may have any other names
-        if is_space_flag and not is_hydra:
-            try:
-                names = {*known_names, *commented_params, *values_in_file}
-                name = fixed_params.full_name(str(field_path[1]), names, source, are_all_known=bool(values_in_file))
-            except SpecError as error:
-                job_draft.issues += error.issues
-                continue
-            field_path = ("space", name)
-        if is_space_flag and _is_float(str(field_path[1]), without_overrides.data, values_in_file, commented_params):
+        try:
+            override = _read_flag(job_draft.data, field, flag, parameters)
+        except SpecError as error:
+            job_draft.issues += error.issues
+            continue
+        overrides.append(override)
+        job_draft.set(override.field_path, override.value, Origin(override.source))
+    return overrides
+
+
+def _read_flag(data: Mapping[str, Any], field: str, flag: Flag, parameters: _Parameters) -> Override:
+    """Return the field and the value that a flag sets.
+
+    `--space` may shorten the name of a parameter, and `--objective` may write a metric as the program prints it.
+
+    Args:
+        data: Fields of the job.
+        field: Dotted field.
+        flag: The flag.
+        parameters: Parameters of the job without overrides.
+
+    Raises:
+        SpecError: A short name fits several parameters.
+    """
+    field_path, value = draft.path(field, fixed_params.parameter_names(data)), flag.value
+    if flag.source.startswith("--space "):
+        name = str(field_path[1])
+        is_hydra = arguments.HYDRA in str(data.get("arguments"))  # its configuration may have any other names
+        if not is_hydra:
+            name = parameters.full_name(name, flag.source)
+        if parameters.is_float(name):
             value = short_forms.with_float_range(value)  # `--space lr=0..1` has whole numbers, and lr is a float
-        if source.startswith("--objective ") and job_draft.data.keys() & {"script", "command"}:
-            value = [{**objective, "metric": mlflow_names.program_metric(objective["metric"])} for objective in value]
-        job_draft.set(field_path, value, Origin(source))
-        overridden[source] = (field_path, value)
-    for name, amount in training.scaled_resources(without_overrides.data, job_draft.data).items():
-        if job_draft.origin(("resources", name)).source not in overridden:  # an amount on the command line stays
-            job_draft.data["resources"][name] = amount
-    return overridden
+        field_path = ("space", name)
+    if flag.source.startswith("--objective ") and data.keys() & {"script", "command"}:
+        value = [{**objective, "metric": mlflow_names.program_metric(objective["metric"])} for objective in value]
+    return Override(flag.source, field_path, value)
 
 
 def _kind_issues(job_draft: Draft, kind: str | None) -> list[Issue]:
@@ -345,17 +463,6 @@ def _kind_issues(job_draft: Draft, kind: str | None) -> list[Issue]:
     name = job_draft.data["name"]
     message = f"is {actual_kind}, and not {kind}: `platform submit {actual_kind} {name}`"
     return [Issue(("kind",), message, source=origin.source, line=origin.line)]
-
-
-def _valid_environment_paths(job_file: Document, base_judgment: verdict.Judgment) -> list[FieldPath]:
-    """Return the paths of the entries of `environment` that are valid without a profile.
-
-    An entry names a field that a variable sets. If a profile removes the field, the entry stays valid.
-    """
-    fields_with_issues = {issue.field for issue in base_judgment.issues}  # `broken` only says that some entry has one
-    environment = job_file.data.get("environment")
-    names = environment if isinstance(environment, dict) else {}
-    return [("environment", name) for name in names if f"environment.{name}" not in fields_with_issues]
 
 
 def _job_name(path: Path) -> str:
@@ -401,17 +508,14 @@ def _apply_profile(job_draft: Draft, job_file: Document, name: str) -> None:
     job_draft.merge(job_file.data["profiles"][name], origins)
 
 
-def _judge_profile(base: Draft, job_file: Document, name: str, base_judgment: verdict.Judgment) -> list[Issue]:
+def _profile_issues(job_file: _JobFile, name: str) -> list[Issue]:
     """Return the issues that the job has only with a profile. All profiles are checked, also those that are not selected."""
-    with_profile = base.copy()
-    _apply_profile(with_profile, job_file, name)
-    judgment = verdict.judge(
-        with_profile, "objective" in job_file.data, valid_paths=_valid_environment_paths(job_file, base_judgment)
-    )
+    with_profile = job_file.draft.copy()
+    _apply_profile(with_profile, job_file.document, name)
     # An invalid field of the file may have another message with the profile; report it once.
-    reported = {(issue.field, issue.line) for issue in base_judgment.issues}
+    reported = {(issue.field, issue.line) for issue in job_file.judgment.issues}
     new_issues: list[Issue] = []
-    for issue in judgment.issues:
+    for issue in _judge(with_profile, job_file).issues:
         if (issue.field, issue.line) in reported:
             continue
         is_in_profile = issue.field_path[:2] == ("profiles", name)  # otherwise the message says which profile it concerns

@@ -791,7 +791,7 @@ _RULES: Mapping[Callable[[Study], Iterator[Issue]], set[str]] = {
     _memory_issues: _OF_SPACE,
     _start_issues: set(),
     _population_issues: {"params"},
-    _population_parameter_issues: _OF_SPACE,
+    _population_parameter_issues: {*_OF_SPACE, "params"},
     _reference_point_issues: {"objectives"},
     _node_issues: set(),
 }
