@@ -16,22 +16,34 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # Words that mark a secret if they are the last word of a name.
 _SECRETS = ("pwd", "secret", "secrets", "credential", "credentials", "apikey")
 _PASSWORDS = ("password", "passwd", "passphrase")  # also at the end of a word, as in PGPASSWORD
-# A name that ends in "pass" is a secret if it has one of these words or no other word: `--db-pass`, but not `--second-pass`.
-_KINDS_OF_PASSES = (
-    *("db", "database", "pg", "postgres", "mysql", "mongo", "redis", "user", "admin", "root", "login", "auth", "broker"),
-    *("mail", "email", "smtp", "ftp", "ssh", "http"),
-)
-# A name that ends in "key" is a secret if it has one of these words or services: `--api-key`, but not `--label-key`.
-_KINDS_OF_KEYS = ("api", "access", "secret", "private", "account", "auth", "signing", "encryption", "license")
 _SERVICES = (
     *("hf", "hub", "huggingface", "wandb", "openai", "anthropic", "comet", "neptune", "kaggle", "github", "gh", "gitlab"),
     *("mlflow", "aws", "azure", "google", "slack", "ngc", "bot", "telegram", "replicate", "clearml"),
 )
+# Last word of a name → words of which one makes it a secret: `--db-pass`, but not `--second-pass`; `--api-key`, but not
+# `--label-key`; `--hub-token`, but not `--placeholder-token "<cat>"`, a part of a text.
+_QUALIFIERS = {
+    "pass": frozenset(
+        (
+            *("db", "database", "pg", "postgres", "mysql", "mongo", "redis", "user", "admin", "root", "login", "auth"),
+            *("broker", "mail", "email", "smtp", "ftp", "ssh", "http"),
+        )
+    ),
+    "key": frozenset(
+        (
+            *("api", "access", "secret", "private", "account", "auth", "signing", "encryption", "license"),
+            *_SERVICES,
+        )
+    ),
+    "token": frozenset(
+        (
+            *("api", "access", "auth", "bearer", "refresh", "session", "secret", "private", "personal", "id"),
+            *_SERVICES,
+        )
+    ),
+}
 # Variables that a shell sets by itself, which can stand for no secret.
 _SHELL_VARIABLES = frozenset({"PWD", "OLDPWD", "HOME", "PATH", "USER", "UID", "SHELL", "RANDOM"})
-# A name that ends in "token" is a secret if it has one of these words, a service or no other word. Otherwise it is a part of
-# a text: `--placeholder-token "<cat>"`.
-_KINDS_OF_TOKENS = ("api", "access", "auth", "bearer", "refresh", "session", "secret", "private", "personal", "id")
 _INHERITED = re.compile(r'^(?:(\w+)="\$\1"\s+)+')  # NAME="$NAME" before a command, which inherits the variable anyway
 _NUMBER_OR_SWITCH = re.compile(r"[-+]?[.\d]+(?:e[-+]?\d+)?|true|false|none|null|yes|no|on|off", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$.*|\{[^{}]*\}")  # $TOKEN of a shell, {token} of a job
@@ -83,19 +95,19 @@ def is_secret(name: str, value: Any) -> bool:
     if not isinstance(value, str) or not value or _REFERENCE.fullmatch(value):
         return False
     last_part = re.split(r"[./]", name)[-1]
-    words = [word.lower() for word in _WORDS.findall(last_part)] or [""]  # api and key of api_key, apiKey and API_KEY
     if last_part in _SHELL_VARIABLES:
         return False
-    if words[-1] in _SECRETS or words[-1].endswith(_PASSWORDS) or _PASSWORD_IN_URL.search(value):
+    words = [word.lower() for word in _WORDS.findall(last_part)] or [""]  # api and key of api_key, apiKey and API_KEY
+    last_word = words[-1]
+    if last_word in _SECRETS or last_word.endswith(_PASSWORDS) or _PASSWORD_IN_URL.search(value):
         return True
     if _NUMBER_OR_SWITCH.fullmatch(value):  # a setting, such as --max-token 128
         return False
-    if words[-1] == "pass":
-        return len(words) == 1 or bool({*_KINDS_OF_PASSES} & set(words))
-    if words[-1] == "token":
-        return len(words) == 1 or bool({*_KINDS_OF_TOKENS, *_SERVICES} & set(words))
-    is_variable = last_part.isupper() and len(words) > 1  # WANDB_KEY
-    return words[-1] == "key" and (is_variable or bool({*_KINDS_OF_KEYS, *_SERVICES} & set(words)))
+    has_qualifier = not _QUALIFIERS.get(last_word, frozenset()).isdisjoint(words)
+    if last_word == "key":
+        is_variable = last_part.isupper() and len(words) > 1  # WANDB_KEY
+        return has_qualifier or is_variable
+    return has_qualifier or words in (["pass"], ["token"])
 
 
 def extract(command: str, removed: Mapping[str, str] = MappingProxyType({})) -> tuple[str, dict[str, str]]:

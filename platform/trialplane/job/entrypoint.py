@@ -568,22 +568,26 @@ def _definitions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
     pending: list[tuple[ast.AST, ast.stmt]] = [(node, node) for node in reversed(tree.body)]
     while pending:
         node, statement = pending.pop()
-        names: list[str | None] = []
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                names = [node.name]
-            case ast.Import() | ast.ImportFrom():
-                names = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-            case ast.Name(ctx=ast.Store()):  # not `run.limit = 3`, which sets an attribute
-                names = [node.id]
-            case ast.MatchAs() | ast.MatchStar():
-                names = [node.name]
-            case ast.MatchMapping():
-                names = [node.rest]
-        for name in names:
-            if name:
-                definitions.setdefault(name, []).append(statement)
+        for name in _bound_names(node):
+            definitions.setdefault(name, []).append(statement)
         if not isinstance(node, _SCOPES):  # which have names of their own
             children = reversed(list(ast.iter_child_nodes(node)))
             pending += [(child, child if isinstance(child, ast.stmt) else statement) for child in children]
     return definitions
+
+
+def _bound_names(node: ast.AST) -> list[str]:
+    """Return the names that a node itself binds, without the nodes below it."""
+    names: list[str | None] = []
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            names = [node.name]
+        case ast.Import() | ast.ImportFrom():
+            names = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
+        case ast.Name(ctx=ast.Store()):  # not `run.limit = 3`, which sets an attribute
+            names = [node.id]
+        case ast.MatchAs() | ast.MatchStar():
+            names = [node.name]
+        case ast.MatchMapping():
+            names = [node.rest]
+    return [name for name in names if name]  # a pattern may bind none

@@ -15,7 +15,7 @@ import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from trialplane import errors
 from trialplane.errors import Issue
@@ -39,37 +39,49 @@ def check_inputs(job: Job, folder: Path, pod_folder: str = "", *, is_remote: boo
         pod_folder: Folder that may exist only in trial pods; missing files in it are not checked. "" if there is none.
         is_remote: Whether trials run on another machine, which only gets the job's folder.
     """
+    place = _Place(folder, pod_folder, is_remote)
     issues: list[Issue] = []
     for name, input_ in job.inputs.items():
-        issues += _input_issues(job, name, input_, folder, pod_folder, is_remote=is_remote)
-    return [*issues, *_link_issues(job, pod_folder, is_remote=is_remote)]
+        issues += _input_issues(job, name, input_, place)
+    for link, target in job.links.items():
+        issues += _link_issues(job, link, Path(target), place)
+    return issues
 
 
-def _link_issues(job: Job, pod_folder: str, *, is_remote: bool) -> Iterator[Issue]:
-    """Yield issues of targets of links that trials would not find: see `check_inputs`."""
+class _Place(NamedTuple):
+    """The place where trials read files. The attributes are arguments of `check_inputs`."""
+
+    folder: Path
+    pod_folder: str
+    is_remote: bool
+
+    def is_in_pods(self, file: Path) -> bool:
+        """Whether a file is in the folder that may exist only in trial pods."""
+        return bool(self.pod_folder) and file.is_relative_to(self.pod_folder)
+
+
+def _link_issues(job: Job, link: str, target: Path, place: _Place) -> Iterator[Issue]:
+    """Yield issues of a link that hides files of the job, or whose target trials would not find."""
+    field = ("links", link)
     trial_program = job.roles()[0].program
     own_files = [] if trial_program is None else [trial_program.file, trial_program.script]
-    package_names = {PurePath(package).name for package in job.packages}
-    for link, target in job.links.items():
-        for file in own_files:
-            if file and PurePath(file).is_relative_to(link):
-                yield Issue(
-                    ("links", link), f"has {file}, of which each trial needs its own copy; link to other paths in it"
-                )
-        if link in package_names:
-            yield Issue(("links", link), "is also the name of a package; drop one of the two")
-        is_in_pods = bool(pod_folder) and Path(target).is_relative_to(pod_folder)
-        if is_remote and not is_in_pods:
-            volume = (
-                f"put it on the chart's data volume and write links: {{{link}: {pod_folder}/…}}" if pod_folder else "drop it"
-            )
-            yield Issue(("links", link), f"{target} is on this machine only, and the trials are on a cluster; {volume}")
-        elif not is_in_pods and not Path(target).exists():
-            yield Issue(("links", link), f"{target} does not exist")
+    for file in own_files:
+        if file and PurePath(file).is_relative_to(link):
+            yield Issue(field, f"has {file}, of which each trial needs its own copy; link to other paths in it")
+    if link in {PurePath(package).name for package in job.packages}:
+        yield Issue(field, "is also the name of a package; drop one of the two")
+    if place.is_in_pods(target):
+        return
+    if place.is_remote:
+        volume = f"put it on the chart's data volume and write links: {{{link}: {place.pod_folder}/…}}"
+        advice = volume if place.pod_folder else "drop it"
+        yield Issue(field, f"{target} is on this machine only, and the trials are on a cluster; {advice}")
+    elif not target.exists():
+        yield Issue(field, f"{target} does not exist")
 
 
-def _input_issues(job: Job, name: str, input_: Input, folder: Path, pod_folder: str, *, is_remote: bool) -> Iterator[Issue]:
-    """Yield issues of the files that a parameter names: see `check_inputs`."""
+def _input_issues(job: Job, name: str, input_: Input, place: _Place) -> Iterator[Issue]:
+    """Yield issues of the files that a parameter names."""
     field, value = (f"params.{name}",), job.params.get(name)
     if value is None:
         may_be_null = input_.optional or name in job.search.names or job.search.is_code  # a trial gets a searched value
@@ -82,17 +94,10 @@ def _input_issues(job: Job, name: str, input_: Input, folder: Path, pod_folder: 
         if not isinstance(path, str) or not path:
             yield Issue(field, f"must be the path of a data file, not {path!r}")
             continue
-        file = folder / values.expand_user(path)  # an absolute path replaces the folder
-        if pod_folder and file.is_relative_to(pod_folder) and not os.path.lexists(file):
+        file = place.folder / values.expand_user(path)  # an absolute path replaces the folder
+        if place.is_in_pods(file) and not os.path.lexists(file):
             return  # this file is checked in the pod; without it, the lines of all files cannot be counted
-        message = _file_problem(file, input_, _columns(job, input_)) or _availability_problem(
-            path,
-            file=Path(os.path.normpath(file.absolute())),
-            folder=folder.absolute(),
-            pod_folder=pod_folder,
-            is_remote=is_remote,
-        )
-        if message:
+        if message := _file_problem(file, input_, _columns(job, input_)) or _availability_problem(path, place):
             yield Issue(field, message, source=str(file))
         else:
             files.append(file)
@@ -113,33 +118,28 @@ def _columns(job: Job, input_: Input) -> list[str]:
     return list(dict.fromkeys([*input_.columns, *(column for column in named_by_params if isinstance(column, str))]))
 
 
-def _availability_problem(path: str, file: Path, folder: Path, pod_folder: str, *, is_remote: bool) -> str:
+def _availability_problem(path: str, place: _Place) -> str:
     """Return the reason why trials, which run in a copy of the job's folder, would not find a file. "" if they would.
 
     Args:
         path: Path of the file as the job has it.
-        file: Normalized absolute path.
-        folder: Absolute path of the job's folder.
-        pod_folder: Folder that may exist only in trial pods.
-        is_remote: Whether trials run on another machine.
+        place: Place of the trials.
     """
-    is_inside = file.is_relative_to(folder)
-    if not values.expand_user(path).is_absolute():
-        if is_inside:
-            return ""
-        if is_remote:
-            return f"is outside of the job's folder, which alone is sent to the cluster; {_upload_advice(pod_folder)}"
+    folder = place.folder.absolute()
+    file = Path(os.path.normpath(folder / values.expand_user(path)))
+    upload = f"put it on the chart's data volume and write {place.pod_folder}/…, or, a small one, into the job's folder"
+    is_absolute, is_inside = values.expand_user(path).is_absolute(), file.is_relative_to(folder)
+    if is_inside and not is_absolute:
+        return ""
+    if not is_absolute and place.is_remote:
+        return f"is outside of the job's folder, which alone is sent to the cluster; {upload}"
+    if not is_absolute:
         return f"is outside of the job's folder, and a run has a copy of that folder; write {file}"
-    if not is_remote or (pod_folder and file.is_relative_to(pod_folder)):
+    if not place.is_remote or place.is_in_pods(file):
         return ""
     if is_inside:
         return f"is a path of this machine, and the trials are on a cluster; write {file.relative_to(folder)}"
-    return f"is on this machine only, and the trials are on a cluster; {_upload_advice(pod_folder)}"
-
-
-def _upload_advice(pod_folder: str) -> str:
-    """Return advice on how to make a file available to trials on a cluster."""
-    return f"put it on the chart's data volume and write {pod_folder}/…, or, a small one, into the job's folder"
+    return f"is on this machine only, and the trials are on a cluster; {upload}"
 
 
 def _file_problem(file: Path, input_: Input, columns: Sequence[str]) -> str:

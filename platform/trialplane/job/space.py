@@ -235,12 +235,7 @@ class NormalParameter(_Parameter):
         if self.log:
             not_positive = {name: value for name, value in bounds.items() if value <= 0}
             models.refuse([Issue((name,), f"{value} must be over 0 with log: true") for name, value in not_positive.items()])
-        try:
-            extremes = [self._value(self.mean + distance * self.std) for distance in (-_REACH, _REACH)]
-        except OverflowError:  # the exponential of a large number
-            extremes = [math.inf]
-        is_rounded_to_zero = self.log and extremes[0] == 0  # the exponential of a very negative number
-        if not all(map(math.isfinite, extremes)) or is_rounded_to_zero:
+        if not self._is_representable:
             models.refuse([Issue(("mean",), f"{self.mean} with std {self.std} goes beyond the numbers there are")])
         low_share, high_share = self.shares
         if low_share >= high_share:
@@ -280,6 +275,16 @@ class NormalParameter(_Parameter):
         """Whether `value` is in the range."""
         low, high = self.ends
         return is_number(value) and low <= value <= high
+
+    @property
+    def _is_representable(self) -> bool:
+        """Whether floats can represent the values."""
+        try:
+            smallest, largest = (self._value(self.mean + distance * self.std) for distance in (-_REACH, _REACH))
+        except OverflowError:  # the exponential of a large number
+            return False
+        is_rounded_to_zero = self.log and smallest == 0  # the exponential of a very negative number
+        return math.isfinite(smallest) and math.isfinite(largest) and not is_rounded_to_zero
 
     @property
     def _normal(self) -> statistics.NormalDist:

@@ -160,9 +160,13 @@ def _divided_issues(job: Ranked, broken: Collection[FieldPath]) -> Iterator[Issu
             if name not in checked_names:
                 yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
         elif value % job.world_size and not {("ranks",), ("nodes",), ("resources",)} & set(broken):
-            lower = value - value % job.world_size  # of 10 among 4 ranks: 8, which is 0 for a value below 4
-            multiples = " or ".join(str(multiple) for multiple in (lower, lower + job.world_size) if multiple)
-            possible_ranks = [str(ranks) for ranks in range(1, min(value, _MOST_RANKS) + 1) if value % ranks == 0]
-            message = f"{value} cannot be divided evenly among {job.world_size} ranks: make it {multiples}"
-            advice = f"or change the number of ranks, which can be {', '.join(possible_ranks)}"
-            yield Issue(("params", name), f"{message}, {advice}")
+            yield Issue(("params", name), _division_problem(value, job.world_size))
+
+
+def _division_problem(value: int, ranks: int) -> str:
+    """Return the message for a number that is not a multiple of the number of ranks, with numbers that would fit."""
+    lower = value - value % ranks  # of 10 among 4 ranks: 8, which is 0 for a value below 4
+    multiples = " or ".join(str(multiple) for multiple in (lower, lower + ranks) if multiple)
+    possible_ranks = [str(count) for count in range(1, min(value, _MOST_RANKS) + 1) if value % count == 0]
+    message = f"{value} cannot be divided evenly among {ranks} ranks: make it {multiples}"
+    return f"{message}, or change the number of ranks, which can be {', '.join(possible_ranks)}"
