@@ -100,7 +100,7 @@ class Draft:
         data, origins = _expand_learner(*_expand_objective(data, origins))
         for key, value in data.items():
             field_origins = {field_path: origin for field_path, origin in origins.items() if field_path[:1] == (key,)}
-            self._put(self.data, parents=(), key=key, value=value, origins=field_origins)
+            self._put((key,), value, field_origins)
 
     def set(self, field_path: FieldPath, value: Any, origin: Origin) -> None:
         """Set the value at a path, and create missing mappings above it. If there can be no such path, add an issue.
@@ -120,23 +120,22 @@ class Draft:
             self._add_issue(field_path[:1], f"has a field more than {MAX_DEPTH} levels deep", origin)
             return
         container: Any = self.data
-        for depth in range(len(field_path) - 1):
-            child = self._child_container(container, field_path[: depth + 1], field_path, origin)
-            if child is None:
+        for depth in range(1, len(field_path)):
+            container_or_problem = self._enter(container, field_path[:depth], origin)
+            if isinstance(container_or_problem, str):
+                self._add_issue(field_path, container_or_problem, origin)
                 return
-            container = child
-        last = field_path[-1]
-        if isinstance(container, list):
-            if not _is_index(last) or int(last) > len(container):
-                self._add_issue(field_path, f"{last!r} is not an index of a list of {len(container)}", origin)
-                return
+            container = container_or_problem
+        parents, last = field_path[:-1], field_path[-1]
+        if isinstance(container, dict):
+            child_path = (*parents, str(last))
+            self._put(child_path, value, {child_path: origin})
+        elif _is_index(last) and int(last) <= len(container):
             index = int(last)
             container[index : index + 1] = [value]  # replaces the item, or appends one
-            item_path = (*field_path[:-1], index)
-            self._set_origins(item_path, {item_path: origin})
+            self._set_origins((*parents, index), {(*parents, index): origin})
         else:
-            parents, key = field_path[:-1], str(last)
-            self._put(container, parents=parents, key=key, value=value, origins={(*parents, key): origin})
+            self._add_issue(field_path, f"{last!r} is not an index of a list of {len(container)}", origin)
 
     def get(self, field_path: FieldPath) -> Any:
         """Return the value at a path, or None."""
@@ -164,7 +163,7 @@ class Draft:
             elif path[depth] in new_indices:
                 self.origins[(*list_path, new_indices[path[depth]], *path[depth + 1 :])] = origin
 
-    def _child_container(self, container: Any, child_path: FieldPath, field_path: FieldPath, origin: Origin) -> Any:
+    def _enter(self, container: Any, child_path: FieldPath, origin: Origin) -> dict[str, Any] | list[Any] | str:
         """Return a mapping or list on the way to a value that is set. Create it if it is missing.
 
         The short form of a sampler or a pruner, its name alone, is expanded to a mapping.
@@ -172,19 +171,17 @@ class Draft:
         Args:
             container: The mapping or list that contains it.
             child_path: Path of the mapping or list to return.
-            field_path: Path of the value to set, for issues.
-            origin: Origin of the value.
+            origin: Origin of the value that is set.
 
         Returns:
-            The mapping or list. None if there can be none, which adds an issue.
+            The mapping or list. If there can be none, the reason as a message.
         """
         step: Any = child_path[-1]
         if isinstance(container, list):
             if _is_index(step) and int(step) == len(container):
                 container.append({})
             if not _is_index(step) or int(step) >= len(container):
-                self._add_issue(field_path, f"{step!r} is not an index of {'.'.join(map(str, child_path[:-1]))}", origin)
-                return None
+                return f"{step!r} is not an index of {'.'.join(map(str, child_path[:-1]))}"
             step = int(step)
         elif container.get(step) is None:
             container[step] = [] if child_path == ("objectives",) else {}
@@ -192,24 +189,20 @@ class Draft:
         child = container[step]
         if isinstance(child, str) and step in _NAMED_FIELDS:
             child = container[step] = {"name": child}
-        if not isinstance(child, (dict, list)):
-            self._add_issue(field_path, f"{'.'.join(map(str, child_path))} is {child!r} and has no fields", origin)
-            return None
-        return child
+        return (
+            child if isinstance(child, (dict, list)) else f"{'.'.join(map(str, child_path))} is {child!r} and has no fields"
+        )
 
-    def _put(
-        self, mapping: dict[str, Any], parents: FieldPath, key: str, value: Any, origins: Mapping[FieldPath, Origin]
-    ) -> None:
+    def _put(self, field_path: FieldPath, value: Any, origins: Mapping[FieldPath, Origin]) -> None:
         """Set one field of a mapping of the draft: merge a mapping over the present one, replace anything else.
 
         Args:
-            mapping: The mapping.
-            parents: Path of the mapping in the draft.
-            key: Name of the field.
+            field_path: Path of the field.
             value: The value. null removes a parameter from the space, and from the start point of a sampler.
             origins: Origins of the value and of its parts, by their paths.
         """
-        field_path = (*parents, key)
+        parents, key = field_path[:-1], field_path[-1]
+        mapping = self.get(parents)
         if value is None and parents in (("space",), *START_POINTS):
             mapping.pop(key, None)
             self._set_origins(field_path, origins={})
@@ -220,31 +213,29 @@ class Draft:
         is_merge = isinstance(present, dict) and isinstance(value, dict)
         if is_merge and not _is_replacement(field_path, old=present, new=value):
             mapping[key] = present  # which may be the expanded short form
-            self._merge_fields(present, field_path, value, origins)
+            self._merge_fields(field_path, value, origins)
             return
         if key in _identifying_keys(parents) and present != value:
             mapping.clear()  # its other fields are those of the previous type of parameter, sampler or pruner
         mapping[key] = copy.deepcopy(value)
         self._set_origins(field_path, origins)
 
-    def _merge_fields(
-        self, present: dict[str, Any], field_path: FieldPath, fields: Mapping[str, Any], origins: Mapping[FieldPath, Origin]
-    ) -> None:
+    def _merge_fields(self, field_path: FieldPath, fields: Mapping[str, Any], origins: Mapping[FieldPath, Origin]) -> None:
         """Merge fields over a mapping of the draft.
 
         Args:
-            present: The mapping.
-            field_path: Path of the mapping in the draft.
+            field_path: Path of the mapping.
             fields: The fields.
             origins: Origins of the fields and of their parts, by their paths. A field without one has that of the mapping,
                 as with `--set 'budget={time: 1h}'`.
         """
         origins_by_name = _origins_by_child(field_path, origins)
         for name, value in fields.items():
+            child_path = (*field_path, name)
             field_origins = origins_by_name.get(name, {})
             if not field_origins and field_path in origins:
-                field_origins = {(*field_path, name): origins[field_path]}
-            self._put(present, parents=field_path, key=name, value=value, origins=field_origins)
+                field_origins = {child_path: origins[field_path]}
+            self._put(child_path, value, field_origins)
 
     def _set_origins(self, field_path: FieldPath, origins: Mapping[FieldPath, Origin]) -> None:
         """Replace the origins of a field and of everything below it."""

@@ -118,22 +118,38 @@ def fix_parameters(
     if not isinstance(present_params, dict):  # which the validation reports
         return
     for name, value in params.items():
-        if isinstance(space_fields, dict) and name in space_fields:
-            _remove_from_space(job_draft, name)
-            removed_names = {name}
-            for dependent, fields in list(space_fields.items()):
-                if not _resolve_condition(fields, name, value):
-                    _remove_from_space(job_draft, dependent)
-                    removed_names.add(dependent)
-            _drop_points(job_draft, name, value=value, removed_names=removed_names)
-        elif name not in (*present_params, *commented_names) and not accepts_new:
-            reason = "the space is code, so only names in params can be fixed; " if isinstance(space_fields, str) else ""
-            hint = errors.nearest(name, [*present_params, *(space_fields if isinstance(space_fields, dict) else ())])
-            remedy = f"for a new one write `params: {{{name}: VALUE}}` into job.yaml"
-            parts = filter(None, ("there is no such parameter", f"{reason}{hint}".rstrip("; "), remedy))
-            job_draft.issues.append(Issue((name,), "; ".join(parts), source=SOURCE))
-            continue
-        job_draft.set(("params", name), value, Origin(SOURCE))
+        is_searched = isinstance(space_fields, dict) and name in space_fields
+        if is_searched:
+            _fix_searched(job_draft, name, value)
+        if is_searched or accepts_new or name in (*present_params, *commented_names):
+            job_draft.set(("params", name), value, Origin(SOURCE))
+        else:
+            job_draft.issues.append(Issue((name,), _unknown_name_problem(name, present_params, space_fields), source=SOURCE))
+
+
+def _unknown_name_problem(name: str, params: Collection[str], space_fields: Any) -> str:
+    """Return the message for a parameter of `--params` that the job does not have.
+
+    Args:
+        name: Name of the parameter.
+        params: Names in `params`.
+        space_fields: Unvalidated `space` of the job: a mapping, or the name of a function.
+    """
+    reason = "the space is code, so only names in params can be fixed; " if isinstance(space_fields, str) else ""
+    hint = errors.nearest(name, [*params, *(space_fields if isinstance(space_fields, dict) else ())])
+    remedy = f"for a new one write `params: {{{name}: VALUE}}` into job.yaml"
+    return "; ".join(filter(None, ("there is no such parameter", f"{reason}{hint}".rstrip("; "), remedy)))
+
+
+def _fix_searched(job_draft: Draft, name: str, value: Any) -> None:
+    """Remove a parameter that is fixed from the space, with the parameters that do not exist for its value."""
+    _remove_from_space(job_draft, name)
+    removed_names = {name}
+    for dependent, fields in list(job_draft.data["space"].items()):
+        if not _resolve_condition(fields, name, value):
+            _remove_from_space(job_draft, dependent)
+            removed_names.add(dependent)
+    _drop_points(job_draft, name, value, removed_names)
 
 
 def _resolve_condition(fields: Any, name: str, value: Any) -> bool:

@@ -527,7 +527,7 @@ def _profile_issues(job_file: _JobFile, name: str) -> list[Issue]:
 def _apply_environment(job_draft: Draft, environ: Mapping[str, str]) -> None:
     """Set the fields that the job's `environment` names to the values of their variables. Add issues of invalid values.
 
-    An empty variable changes nothing. If the field has a list so far, a variable may separate the new items by commas.
+    An empty variable changes nothing.
     """
     field_by_variable = job_draft.data.get("environment")
     for variable, field in field_by_variable.items() if isinstance(field_by_variable, dict) else ():
@@ -536,17 +536,28 @@ def _apply_environment(job_draft: Draft, environ: Mapping[str, str]) -> None:
             continue
         field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
         old = job_draft.get(field_path)
-        try:
-            value = document.scalar(text, variable)
-            if isinstance(old, list) and not isinstance(value, list):
-                value = [document.scalar(part, variable) for part in text.split(",") if part.strip()]
-        except SpecError:
-            value = text  # a string that is not valid YAML
-        is_null = value is None
-        if is_number(old) and not is_number(value) and not is_null:
+        value = _variable_value(text, variable, is_for_list=isinstance(old, list))
+        if value is not None and is_number(old) and not is_number(value):
             job_draft.issues.append(Issue((field,), f"must be a number like {old}, not {text!r}", source=variable))
         else:
             job_draft.set(field_path, value, Origin(variable))
+
+
+def _variable_value(text: str, variable: str, *, is_for_list: bool) -> Any:
+    """Return the value of a field that an environment variable sets: YAML, or else the text itself.
+
+    Args:
+        text: Content of the variable.
+        variable: Name of the variable, for messages.
+        is_for_list: Whether the field is a list, whose items may be separated by commas.
+    """
+    try:
+        value = document.scalar(text, variable)
+        if is_for_list and not isinstance(value, list):
+            return [document.scalar(part, variable) for part in text.split(",") if part.strip()]
+    except SpecError:
+        return text
+    return value
 
 
 def _code_issues(job_draft: Draft, judgment: verdict.Judgment, folder: Path) -> list[Issue]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -134,25 +135,28 @@ class Population(models.Model):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Population:
-        """Check that fields do not exclude each other, and that the steps of the schedule are in order."""
+        """Check that fields do not exclude each other, and the steps of the schedule."""
         both = sorted(set(self.fixed) & set(self.explore))
         issues = [Issue(("explore", name), "is among fixed as well; drop one of them") for name in both]
         if self.growth > 1 and self.quorum < 1:
             issues.append(Issue(("quorum",), "must be 1 with growth: all members restart at the same step"))
         if self.growth == 1 and self.patience != _PATIENCE:
             issues.append(Issue(("patience",), "has no effect without restarts; write growth: 2, or drop it"))
+        models.refuse([*issues, *self._schedule_issues()])
+        return self
+
+    def _schedule_issues(self) -> Iterator[Issue]:
+        """Yield issues of the steps of the schedule, which begin with 0, ascend, and are multiples of the interval."""
         previous_step = -1
         for index, entry in enumerate(self.schedule):
             field = ("schedule", index, "step")
             if not index and entry.step:
-                issues.append(Issue(field, "must be 0, where a trial begins"))
+                yield Issue(field, "must be 0, where a trial begins")
             elif entry.step <= previous_step:
-                issues.append(Issue(field, f"{entry.step} must be over {previous_step}, the step before"))
+                yield Issue(field, f"{entry.step} must be over {previous_step}, the step before")
             elif entry.step % self.interval:
-                issues.append(Issue(field, f"{entry.step} must be a multiple of interval ({self.interval})"))
+                yield Issue(field, f"{entry.step} must be a multiple of interval ({self.interval})")
             previous_step = entry.step
-        models.refuse(issues)
-        return self
 
     def scheduled(self, step: int) -> Scheduled | None:
         """Return the entry of the schedule for a step. None if the schedule has none."""
