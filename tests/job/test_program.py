@@ -66,6 +66,12 @@ def test_what_may_be_written(job: Path, text: str, items: tuple[str, ...]) -> No
     jsonschema.validate(document.read(job / "job.yaml").data, schema.json_schema())
 
 
+def test_a_circle_of_conditions_beside_a_script_is_an_issue(job: Path) -> None:
+    circle = "  a: {type: int, low: 1, high: 2, when: {b: 1}}\n  b: {type: int, low: 1, high: 2, when: {a: 1}}\n"
+    (job / "job.yaml").write_text(BASE.replace("objective", f"{circle}objective") + "script: train.py\n")
+    assert [message for *_, message in found(job)] == ["the conditions go round in a circle: a → b → a"]
+
+
 def test_sources_of_metrics(job: Path) -> None:
     text = "script: train.py\nmetrics: [stdout, {from: file, path: out/*.jsonl, step: it}, {from: tensorboard}]\n"
     write(job, text)

@@ -50,7 +50,8 @@ def explain(path: str) -> Field:
     Raises:
         InputError: No kind of job has such a field.
     """
-    # Kind of job → its schema of the field that the names so far lead to: at first the job itself.
+    # Each name leads from the schemas of a field, one for each kind of job that has the field, to those of a field below it.
+    # At first, the field is the job itself.
     schemas: dict[str, Any] = {kind: {"$ref": f"#/$defs/{cls.__name__}"} for kind, cls in kinds.CLASSES.items()}
     pattern: list[str] = []
     option_text = ""  # of an option beside a sampler's or pruner's name, which has no description in the schema

@@ -139,14 +139,12 @@ def read(folder: Path, name: str, prefix: str = "", *, is_named: bool = True) ->
         return Requirements()
     reader = _Reader(folder, prefix)
     try:
-        if name.endswith(".py"):
-            has_metadata = reader.read_script(name)
-            if not has_metadata and not is_named:
-                return Requirements()
-            if not has_metadata:
-                raise _UnreadableFile(f"{name} has no metadata: there is no line `# /// script` in it")
-        else:
+        if not name.endswith(".py"):
             reader.read_file(name)
+        elif not reader.read_script(name):  # without metadata
+            if not is_named:
+                return Requirements()
+            raise _UnreadableFile(f"{name} has no metadata: there is no line `# /// script` in it")
     except _UnreadableFile as error:
         reader.issues.append(Issue(("requirements",), str(error)))
     return Requirements(
@@ -242,14 +240,13 @@ class _Reader:
         blocks = list(_script_blocks(self._read_text(name)))
         if not blocks:
             return False
-        source = f"{self._prefix}{name}"
-        first_line, metadata = blocks[0]
-        block_line = _Line(source, first_line)
+        source, block = f"{self._prefix}{name}", blocks[0]
+        block_line = _Line(source, block.first_line)
         if len(blocks) > 1:
-            second_line, _ = blocks[1]
-            self.issues.append(_Line(source, second_line).issue("script", "appears twice; keep one of the blocks"))
+            second_line = _Line(source, blocks[1].first_line)
+            self.issues.append(second_line.issue("script", "appears twice; keep one of the blocks"))
         try:
-            data = tomllib.loads("\n".join(metadata))
+            data = tomllib.loads("\n".join(block.metadata))
         except tomllib.TOMLDecodeError as error:
             self.issues.append(block_line.issue("script", f"the metadata is not TOML: {error}"))
             return True
@@ -258,16 +255,10 @@ class _Reader:
             self.issues.append(block_line.issue("dependencies", 'must be a list of strings: ["torch>=2"]'))
             dependencies = []
         self.files[name] = "\n".join(dependencies)  # not the whole script: its other lines do not matter
-
-        def line_of(text: str) -> _Line:
-            """Return the first line in the block that contains a text; without one, the first line of the block."""
-            numbers = (number for number, line in enumerate(metadata, start=first_line + 1) if text in line)
-            return _Line(source, next(numbers, first_line))
-
         for dependency in dependencies:
-            self._add_requirement(dependency, line_of(dependency))
+            self._add_requirement(dependency, _Line(source, block.line_of(dependency)))
         if "requires-python" in data:
-            self._set_python(data["requires-python"], line_of("requires-python"))
+            self._set_python(data["requires-python"], _Line(source, block.line_of("requires-python")))
         return True
 
     def _set_python(self, version_range: object, line: _Line) -> None:
@@ -378,17 +369,29 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield first_number, _COMMENT.sub("", pending).strip()
 
 
-def _script_blocks(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the metadata blocks of type `script` in a script.
+class _ScriptBlock(NamedTuple):
+    """A block of metadata in a script.
 
-    Yields:
-        The 1-based number of the block's first line, `# /// script`; the lines between the first and the last one, without
-        `# `.
+    Attributes:
+        first_line: 1-based number of the line `# /// script`.
+        metadata: Lines between this one and the last one, without `# `.
     """
+
+    first_line: int
+    metadata: list[str]
+
+    def line_of(self, text: str) -> int:
+        """Return the number of the first line that contains a text; without one, that of the first line of the block."""
+        numbers = (number for number, line in enumerate(self.metadata, start=self.first_line + 1) if text in line)
+        return next(numbers, self.first_line)
+
+
+def _script_blocks(text: str) -> Iterator[_ScriptBlock]:
+    """Yield the metadata blocks of type `script` in a script."""
     for match in _BLOCK.finditer(text):
         if match["type"] == "script":
             first_line = text.count("\n", 0, match.start()) + 1
-            yield first_line, [line[2:] for line in match["comments"].splitlines()]
+            yield _ScriptBlock(first_line, [line[2:] for line in match["comments"].splitlines()])
 
 
 def unmet_issues(needs: Requirements, advice: str = "") -> list[Issue]:

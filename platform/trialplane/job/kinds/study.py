@@ -21,6 +21,7 @@ from trialplane.job.program import nested_config, split_style
 from trialplane.job.resources import Checkpoints, Keep
 from trialplane.job.sampling import Pruner, Sampler
 from trialplane.job.search import Constraint, Ladder, Search
+from trialplane.job.space import AnyParameter
 
 # Limit of the points of a grid. A larger grid would take years, and each draw iterates over all remaining points.
 _MOST_POINTS = 100_000
@@ -178,7 +179,7 @@ class Study(Ranked):
         return "" if self.script or self.command else split_style(self.entrypoint)[0]
 
     @property
-    def parameters(self) -> Mapping[str, space.AnyParameter]:
+    def parameters(self) -> Mapping[str, AnyParameter]:
         """Parameters of the space in the order of the job file, also with circular conditions. Empty if code draws them."""
         return {} if isinstance(self.space, str) or self.style == "optuna" else self.space
 
@@ -342,7 +343,7 @@ def _condition_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Is
         yield Issue(("space", cycle[0], "when"), f"the conditions go round in a circle: {' → '.join(cycle)}")
 
 
-def _condition_problems(name: str, parameter: space.AnyParameter, allowed: Collection[Any]) -> Iterator[str]:
+def _condition_problems(name: str, parameter: AnyParameter, allowed: Collection[Any]) -> Iterator[str]:
     """Yield a message for each value in a condition on a parameter that the parameter never has."""
     # A list is read as several allowed values, but the author may have meant one value that is a list.
     is_one_value = parameter.contains(list(allowed))
