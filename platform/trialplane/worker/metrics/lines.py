@@ -87,33 +87,6 @@ _ARGUMENTS = frozenset(
 )
 
 
-class Epochs:
-    """A count of steps through all epochs, for programs whose steps begin anew in each epoch.
-
-    If an epoch has 600 steps, `Epoch [2/5], Step [100/600]` is step 700. If lines do not name the number of steps, it is the
-    last step that the epoch has named.
-    """
-
-    def __init__(self) -> None:
-        self._newest = LineMetrics(step=None, metrics={})  # the newest line that names an epoch and a step
-        self._before = 0  # steps in the epochs before the current one
-
-    def step(self, line: LineMetrics) -> int | None:
-        """Return the step of a line, counted from the first epoch on; None if the line names no step."""
-        if line.step is None:
-            return None
-        if line.epoch is None:
-            return self._before + line.step
-        previous, self._newest = self._newest, line
-        if previous.epoch is not None and previous.step is not None:
-            steps_began_anew = line.epoch > previous.epoch and line.step <= previous.step
-            if steps_began_anew and previous.steps:  # epochs between the two lines have as many, and may print nothing
-                self._before += (int(line.epoch) - int(previous.epoch)) * previous.steps
-            elif steps_began_anew:
-                self._before += previous.step
-        return self._before + line.step
-
-
 class _Kind(enum.IntEnum):
     """Kinds of lines with the same metric, the best first."""
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from trialplane.wire import records
-from trialplane.worker.metrics import bars, lines
+from trialplane.worker.metrics import bars
 from trialplane.worker.metrics.names import LineMetrics
 
 
@@ -19,6 +19,33 @@ class Report(NamedTuple):
 
     step: int
     metrics: dict[str, float]
+
+
+class Epochs:
+    """A count of steps through all epochs, for programs whose steps begin anew in each epoch.
+
+    If an epoch has 600 steps, `Epoch [2/5], Step [100/600]` is step 700. If lines do not name the number of steps, it is the
+    last step that the epoch has named.
+    """
+
+    def __init__(self) -> None:
+        self._newest = LineMetrics(step=None, metrics={})  # the newest line that names an epoch and a step
+        self._before = 0  # steps in the epochs before the current one
+
+    def step(self, line: LineMetrics) -> int | None:
+        """Return the step of a line, counted from the first epoch on; None if the line names no step."""
+        if line.step is None:
+            return None
+        if line.epoch is None:
+            return self._before + line.step
+        previous, self._newest = self._newest, line
+        if previous.epoch is not None and previous.step is not None:
+            steps_began_anew = line.epoch > previous.epoch and line.step <= previous.step
+            if steps_began_anew and previous.steps:  # epochs between the two lines have as many, and may print nothing
+                self._before += (int(line.epoch) - int(previous.epoch)) * previous.steps
+            elif steps_began_anew:
+                self._before += previous.step
+        return self._before + line.step
 
 
 class Restarts:
@@ -62,7 +89,7 @@ class Steps:
     A line without a step belongs to the step of the last line with one. If no line names a step, successive lines form one
     report until a metric is repeated.
 
-    Steps that begin anew in each epoch are counted through all epochs (`lines.Epochs`). If the program names another step
+    Steps that begin anew in each epoch are counted through all epochs (`Epochs`). If the program names another step
     that is not greater than the last one, the report gets the next number.
 
     If several lines name one step, as the batches of an epoch do, a repeated metric begins the next number only if the job
@@ -85,7 +112,7 @@ class Steps:
         self._number: tuple[float, int] | None = None  # the newest epoch and step that the program has named
         self._requested = frozenset(requested)
         self._has_repeats = False  # whether lines of one step have repeated a metric that the job does not name
-        self._epochs = lines.Epochs()
+        self._epochs = Epochs()
         self._bars = bars.Bars()
         self._counts_bars: bool | None = None  # whether positions of bars are the steps; None before the first step
         self._is_bar = False  # whether the newest metrics are in a bar that may be drawn again
@@ -114,18 +141,22 @@ class Steps:
             self._begin_step(self._step + 1)
         elif repeated:
             self._has_repeats = True
-        if line.step is not None:
-            epoch = self._number[0] if self._number is not None and line.epoch is None else line.epoch or 0
-            self._number = (line.step, 0) if line.is_epoch else (epoch, line.step)
+        self._count_restarts(line)
         if names:
-            if self._number is not None:
-                for name in self._requested & names:
-                    self.restarts[name].add(self._number)
             self._begin_step_if_due(names)
             self._step_metrics |= names
             self._metrics.update(line.metrics)
             self._is_bar = is_bar
         return complete
+
+    def _count_restarts(self, line: LineMetrics) -> None:
+        """Record the epoch and the step of the metrics of a line that the job names; see `Restarts`."""
+        if line.step is not None:
+            epoch = self._number[0] if self._number is not None and line.epoch is None else line.epoch or 0
+            self._number = (line.step, 0) if line.is_epoch else (epoch, line.step)
+        if self._number is not None:
+            for name in self._requested & line.metrics.keys():
+                self.restarts[name].add(self._number)
 
     def _is_counted_bar(self, line: LineMetrics) -> bool:
         """Return whether a line is a progress bar with a metric that the job names, or with any if it names none."""
