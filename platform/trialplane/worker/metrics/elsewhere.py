@@ -137,17 +137,12 @@ def metric_files(
             if not is_own(file):
                 continue
             source = _source(file, folder, values, is_own)
-            if source is not None and not _is_too_long(file, source):
+            if source is not None and (source.source == "tensorboard" or file.stat().st_size <= LAST):
                 metric_file = _read(file, source, names, original_content(file), deadline)
                 if metric_file.values:
                     yield metric_file
             elif file.suffix == ".wandb":
                 yield MetricFile(path=file, source=None, values={})
-
-
-def _is_too_long(file: Path, source: MetricSource) -> bool:
-    """Return whether a file is a text that would take too long to read."""
-    return source.source == "file" and file.stat().st_size > LAST
 
 
 def _read(file: Path, source: MetricSource, names: Collection[str], original: bytes, deadline: float) -> MetricFile:

@@ -91,6 +91,7 @@ class Names:
         self._nested: dict[str, str] = {}  # metric that the job names → its name in nested objects
         self._validated: set[str] = set()  # metrics that the job names and that a heading of validation data has had
         self._steps = [step.lower()] if step else [name for name in STEPS if name not in self.requested]
+        self._epoch_rank = self._steps.index(EPOCH) if EPOCH in self._steps else -1
         self.has_own_step = bool(step)
         self._cache: dict[str, Meaning] = {}
 
@@ -187,25 +188,20 @@ class Names:
         Of several steps the finest counts. It must be a whole number unless the job names it.
         """
         metrics: dict[str, float] = {}
-        step, best_rank, epoch = math.nan, len(STEPS), None
+        named_steps: dict[int, float] = {}  # by rank
         for name, value in values.items():
             metric, rank = self.lookup(name)
             if rank >= 0:
-                if self._steps[rank] == EPOCH:
-                    epoch = value
-                if rank < best_rank:
-                    step, best_rank = value, rank
+                named_steps.setdefault(rank, value)
             elif metric:
                 metrics.setdefault(metric, value)
         # NaN, which stands for no step, is not valid. A step that the job names may be a fraction, and is rounded down.
+        rank = min(named_steps, default=-1)
+        step = named_steps.get(rank, math.nan)
         is_valid_step = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)
-        is_epoch_the_step = best_rank < len(self._steps) and self._steps[best_rank] == EPOCH
-        return LineMetrics(
-            step=int(step) if is_valid_step else None,
-            metrics=metrics,
-            epoch=None if is_epoch_the_step else epoch,
-            is_epoch=is_epoch_the_step,
-        )
+        is_epoch = rank >= 0 and rank == self._epoch_rank
+        epoch = None if is_epoch else named_steps.get(self._epoch_rank)
+        return LineMetrics(int(step) if is_valid_step else None, metrics, epoch, is_epoch=is_epoch)
 
 
 def words_of(name: str) -> list[str]:

@@ -243,34 +243,35 @@ class Spelling(NamedTuple):
         follows_other_set = False  # in `train accuracy 0.1, accuracy 0.5`, the second value is not one of training
         for match in itertools.chain.from_iterable(pattern.finditer(line) for pattern in self.patterns):
             text_before = line[max(0, match.start() - 30) : match.start()]
-            if _BAR.match(line, match.end()) or _BOUND_BEFORE.search(text_before):
+            if not _is_value(match, text_before):
                 continue
-            text_between = line[match.end("name") : match.start("value")]
-            if text_between.strip() == "of" and not _ARTICLE_BEFORE.search(text_before):
-                continue
-            kind_before = _KIND_BEFORE.search(text_before)
-            owner = kind_before and _OWNER_BEFORE.search(text_before)
-            if kind_before and not owner:
+            value = float(match["value"].replace(",", ""))
+            owner = _OWNER_BEFORE.search(text_before)
+            if _KIND_BEFORE.search(text_before) and not owner:
                 follows_other_set = True
-                continue
-            if _NUMBERED_SET_BEFORE.search(text_before):
-                of_numbered_sets.append((self.metric, float(match["value"].replace(",", ""))))
-                continue
-            if names.whole_name(line, match.start("name"), match.end("name")):
-                continue
-            set_before_value = _SET_BEFORE_VALUE.fullmatch(line, match.end("name"), match.start("value"))
-            if set_before_value:
-                data_set = set_before_value[1].lower()
-            elif owner:
-                data_set = owner[1].lower()
-            else:
-                data_set = "" if follows_other_set else data_set_at(match.start(), headings)
-            full_name, value = names.in_data_set(self.name, data_set), float(match["value"].replace(",", ""))
-            if full_name.lower() == self.metric.lower():
-                return self.metric, value
-            if self.name == self.metric:
-                of_training = of_training or (full_name, value)
+            elif _NUMBERED_SET_BEFORE.search(text_before):
+                of_numbered_sets.append((self.metric, value))
+            elif not names.whole_name(line, match.start("name"), match.end("name")):
+                named_set = _SET_BEFORE_VALUE.fullmatch(line, match.end("name"), match.start("value")) or owner
+                heading_set = "" if follows_other_set else data_set_at(match.start(), headings)
+                full_name = names.in_data_set(self.name, named_set[1].lower() if named_set else heading_set)
+                if full_name.lower() == self.metric.lower():
+                    return self.metric, value
+                if self.name == self.metric:
+                    of_training = of_training or (full_name, value)
         return of_numbered_sets[0] if len(of_numbered_sets) == 1 and self.name == self.metric else of_training
+
+
+def _is_value(match: re.Match[str], text_before: str) -> bool:
+    """Return whether a match has a value, and not the percentage of a progress bar, a bound, or a change by 0.1.
+
+    Args:
+        match: Match of an expression of a `Spelling`.
+        text_before: Text before it.
+    """
+    text_between = match.string[match.end("name") : match.start("value")]
+    is_change = text_between.strip() == "of" and not _ARTICLE_BEFORE.search(text_before)
+    return not (is_change or _BAR.match(match.string, match.end()) or _BOUND_BEFORE.search(text_before))
 
 
 def spellings_of(metric: str) -> list[Spelling]:

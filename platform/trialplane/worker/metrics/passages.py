@@ -100,7 +100,7 @@ class Passages:
         if self._in_layers:
             return _NO_RESULT
         if self._depth > 0:
-            self._depth += _open_brackets(line)
+            self._depth += open_brackets(line)
             self._lines_left -= 1
             if self._lines_left <= 0:
                 self._depth = 0
@@ -153,7 +153,7 @@ class Passages:
 
     def _begin_dump(self, text: str) -> None:
         """Begin a dump, which lasts until the brackets that its first line opens are closed."""
-        self._depth, self._lines_left = max(0, _open_brackets(text)), _MAX_LINES
+        self._depth, self._lines_left = max(0, open_brackets(text)), _MAX_LINES
 
     def _consume_traceback(self, line: str) -> bool:
         """Return whether a line belongs to the unfinished traceback. The line of the exception ends it."""
@@ -207,6 +207,6 @@ def _closing_position(line: str, begin: int) -> int | None:
     return None
 
 
-def _open_brackets(text: str) -> int:
+def open_brackets(text: str) -> int:
     """Return the number of brackets that a text opens, less those that it closes."""
     return sum(map(text.count, "([{")) - sum(map(text.count, ")]}"))

@@ -12,7 +12,7 @@ import contextlib
 import math
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from trialplane.worker import stopping
 from trialplane.worker.metrics import elsewhere
 from trialplane.worker.metrics.burst import Burst
 from trialplane.worker.metrics.names import TRAINING_SETS, LineMetrics, has_data_set, longer_names, same_words
-from trialplane.worker.metrics.steps import Report, Restarts
+from trialplane.worker.metrics.steps import Report
 from trialplane.worker.metrics.tails import CHUNK, Source, Tail
 
 MOST_NAMES = 500  # metrics that the job does not name; later ones are dropped
@@ -139,31 +139,34 @@ class Reader:
             for report in self._tail_reports(tail, now, deadline, ended=ended, size=size):
                 burst.add(tail.source, report)
         if ended:
-            self.remarks += [_ambiguous_message(name, names) for name, names in self.ambiguous.items()]
-            self.remarks += [
-                _mixed_message(name, held_out_name)
-                for source in self._sources
-                for name, held_out_name in source.names.mixed.items()
-                if self._is_read_from(name, source)
-            ]
-            self.remarks += [
-                f"{name}: {value:g} at the end of {file} is not read, as its row repeats the last step, which has a value "
-                "already: it may be that of the test data"
-                for source in self._sources
-                for name, (file, value) in source.left_out.items()
-            ]
-            self.remarks += [
-                _restart_message(name, restarts)
-                for tail in self._tails
-                for name, restarts in tail.steps.restarts.items()
-                if restarts.count and self._is_read_from(name, tail.source)
-            ]
+            self.remarks += self._remarks_on_values()
         self._hold_reports(burst, now)
         due = self._take_due_reports(now, ended)
         self._last_step = max([self._last_step, *(report.step for report in [*due, *self.late_reports])])
         if ended:
             self.late_reports += self._take_training_values()
         return due
+
+    def _remarks_on_values(self) -> Iterator[str]:
+        """Yield messages for the user about metrics with several values, of which only some count."""
+        for name, (first, *others) in self.ambiguous.items():
+            shown = f"{', '.join(others[: _MAX_SHOWN - 1])}{', …' if len(others) >= _MAX_SHOWN else ''}"
+            yield f"{name} is {first}; to use another value write its whole name in the job: {shown}"
+        for source in self._sources:
+            for name, held_out_name in source.names.mixed.items():
+                if self._is_read_from(name, source):
+                    yield _mixed_message(name, held_out_name)
+        for source in self._sources:
+            for name, (file, value) in source.left_out.items():
+                yield (
+                    f"{name}: {value:g} at the end of {file} is not read, as its row repeats the last step, which has a "
+                    "value already: it may be that of the test data"
+                )
+        for tail in self._tails:
+            for name, restarts in tail.steps.restarts.items():
+                if restarts.count and self._is_read_from(name, tail.source):
+                    counts = "its last value is that of the last one, and its best report that of any of them"
+                    yield f"{name}: {restarts.text}: {counts}"
 
     def _tails_to_read(self, ended: bool) -> Iterator[Tail]:
         """Yield the reader of each file; at the end also those of late sources, if the others lack a metric of the job."""
@@ -457,14 +460,3 @@ def _mixed_message(name: str, held_out_name: str) -> str:
         f"{name} is {held_out_name}, except perhaps its first values, as other lines have it, too: name {held_out_name} in "
         "the job, which they lack"
     )
-
-
-def _restart_message(name: str, restarts: Restarts) -> str:
-    """Return a message for the user about a metric whose epochs or steps begin again."""
-    return f"{name}: {restarts.text}: its last value is that of the last one, and its best report that of any of them"
-
-
-def _ambiguous_message(name: str, names: Sequence[str]) -> str:
-    """Return a message for the user about a metric that has several values, in nested objects."""
-    shown = f"{', '.join(names[1:_MAX_SHOWN])}{', …' if len(names) > _MAX_SHOWN else ''}"
-    return f"{name} is {names[0]}; to use another value write its whole name in the job: {shown}"

@@ -176,10 +176,11 @@ class Tail:
         The search ends after `_SEARCH_SECONDS`. A name is removed from `names` when it is found.
         """
         assert isinstance(self._decoder, _Text)
+        finder = self._decoder.finder
         deadline = time.monotonic() + _SEARCH_SECONDS
         # Only a line with the longest word of a metric's name can have the metric. The word is b"" if lines lack names.
         words = dict.fromkeys(names, b"")
-        if self._decoder.has_names:
+        if finder.has_names:
             words = {name: max(re.split(r"[\W_]+", name.lower()), key=len).encode() for name in names}
         for line in _lines_backward(file, begin, end):
             if not names:
@@ -189,7 +190,7 @@ class Tail:
                 continue
             if time.monotonic() > deadline:
                 return
-            result = self._decoder.find(line)
+            result = finder.find(line)
             if result is not None and (matched := names & result.metrics.keys()):
                 names -= matched
                 yield result._replace(metrics={name: result.metrics[name] for name in matched})
@@ -257,20 +258,17 @@ class _LineFinder(Protocol):
 class _Text:
     """A decoder of text, line by line.
 
+    Args:
+        finder: Finder of the metrics of a line.
+        recognize_next: Counts the next whole line, and returns whether it was read before its file was rewritten.
+        longest: Bytes at the end of an incomplete line that are stored.
+
     Attributes:
-        has_names: Whether each line has the names of its metrics.
+        finder: Finder of the metrics of a line.
     """
 
     def __init__(self, finder: _LineFinder, recognize_next: Callable[[bytes], bool], longest: int) -> None:
-        """Create a decoder.
-
-        Args:
-            finder: Finder of the metrics of a line.
-            recognize_next: Counts the next whole line, and returns whether it was read before its file was rewritten.
-            longest: Bytes at the end of an incomplete line that are stored.
-        """
-        self._finder, self._recognize_next, self._longest = finder, recognize_next, longest
-        self.has_names = finder.has_names
+        self.finder, self._recognize_next, self._longest = finder, recognize_next, longest
         self._rest = b""  # the line that is not complete yet
         self._names_steps = False  # whether any line has named a step
 
@@ -287,9 +285,9 @@ class _Text:
             bar_state, _, self._rest = self._rest.rpartition(b"\r")
         for line in whole_lines:
             was_read = self._recognize_next(line)
-            yield from self._with_content(self._finder.find_next(line, is_whole=True, was_read=was_read))
+            yield from self._with_content(self.finder.find_next(line, is_whole=True, was_read=was_read))
         if ended:
-            yield from self._with_content(self._finder.flush())
+            yield from self._with_content(self.finder.flush())
         if bar_state is not None:
             yield from self._bar_results(bar_state)
 
@@ -299,7 +297,7 @@ class _Text:
         How many states are read depends on time. So a state without a step could become a step that the program does not
         have.
         """
-        for result in self._finder.find_next(state, is_whole=False, was_read=False):
+        for result in self.finder.find_next(state, is_whole=False, was_read=False):
             if result.step is not None or (result.metrics and not self._names_steps):
                 self._names_steps |= result.step is not None
                 yield result if result.bar is None else result._replace(bar=result.bar._replace(is_last=False))
@@ -310,10 +308,6 @@ class _Text:
             if result.metrics or result.step is not None:
                 self._names_steps |= result.step is not None
                 yield result
-
-    def find(self, line: bytes) -> LineMetrics | None:
-        """Return the metrics of any whole line; None if it has none."""
-        return self._finder.find(line)
 
     def drop(self) -> int:
         """Drop the line that is not complete yet; return its size in bytes."""
@@ -348,7 +342,7 @@ class _PrintedLines:
         if not object_text:
             return [*results, *self._parse(part, was_read)]
         self._object += f"{object_text}\n"
-        self._depth += _open_brackets(object_text)
+        self._depth += passages.open_brackets(_QUOTED.sub("", object_text))
         self._waiting.append((part, was_read))
         return results if self._depth > 0 else [*results, *self._end_object()]
 
@@ -392,12 +386,6 @@ class _PrintedLines:
         """Return the metrics of any whole line; see `_LineFinder`."""
         text = _line_text(line)
         return None if text is None else self._source.parse(text)
-
-
-def _open_brackets(text: str) -> int:
-    """Return the number of brackets that a text opens, less those that it closes, without those in quotes."""
-    text = _QUOTED.sub("", text)
-    return sum(map(text.count, "([{")) - sum(map(text.count, ")]}"))
 
 
 def _line_text(line: bytes) -> str | None:
