@@ -38,7 +38,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -287,36 +287,35 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     candidates if there are at most 12, else "".
     """
     ordered = sorted(candidates)
-    if names := similar(word, ordered):
+    if names := similar(word, ordered) or list(filter(None, [only_similar(word, ordered)])):
         return f"did you mean {' or '.join(names)}?"
     if 0 < len(ordered) <= _MOST_LISTED:
         return f"there are: {', '.join(ordered)}"
     return ""
 
 
-def similar(word: str, candidates: Iterable[str], cutoff: float = 0.5) -> list[str]:
-    """Return up to three candidates that are similar to a name, the most similar first.
+def similar(word: str, candidates: Iterable[str]) -> list[str]:
+    """Return up to three candidates that are similar to a name, the most similar first."""
+    # Without the dashes of flags, which are no similarity.
+    candidate_by_bare_name = {name.lstrip("-"): name for name in sorted(candidates)}
+    bare_word = word.lstrip("-")
+    is_comparable = len(bare_word) <= _LONGEST_NAME
+    close = difflib.get_close_matches(bare_word, candidate_by_bare_name, n=3, cutoff=0.5) if is_comparable else []
+    return [candidate_by_bare_name[name] for name in close]
 
-    Args:
-        word: The name.
-        candidates: The candidates.
-        cutoff: Least similarity, from 0 to 1; with 1, only the case of letters and the dashes of flags may differ.
-    """
-    names_by_bare_name: dict[str, list[str]] = {}
-    for name in sorted(candidates):
-        names_by_bare_name.setdefault(_bare(name), []).append(name)
+
+def only_similar(word: str, candidates: Iterable[str]) -> str:
+    """Return the only candidate that is very similar to a name, in letters of any case; "" without one."""
+    names_by_letters: dict[str, list[str]] = {}
+    for name in candidates:
+        names_by_letters.setdefault(_letters(name), []).append(name)
     is_comparable = len(word) <= _LONGEST_NAME
-    close = difflib.get_close_matches(_bare(word), names_by_bare_name, n=3, cutoff=cutoff) if is_comparable else []
-    return [name for bare_name in close for name in names_by_bare_name[bare_name]]
-
-
-def only_similar(word: str, candidates: Collection[str]) -> str:
-    """Return the candidate that a name probably means, as the only one that is very similar, or similar at all; or ""."""
-    names = similar(word, candidates, _VERY_SIMILAR) or similar(word, candidates)
+    close = difflib.get_close_matches(_letters(word), names_by_letters, cutoff=_VERY_SIMILAR) if is_comparable else []
+    names = [name for letters in close for name in names_by_letters[letters]]
     return names[0] if len(names) == 1 else ""
 
 
-def _bare(name: str) -> str:
+def _letters(name: str) -> str:
     """Return what counts for the similarity of a name: neither the dashes of flags nor the case of letters."""
     return name.lstrip("-").replace("-", "_").lower()
 

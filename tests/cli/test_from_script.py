@@ -979,7 +979,7 @@ SPACES = {
     "argparse": ("python src/fit.py", ARGPARSE.replace('"stamp"', '"--stamp"') + BODY, "layers", "leyers"),
     "values": ("src/fit.py", "lr = 0.1\nlayers = 2\nprint(f'loss={lr}')\n", "layers", "leyers"),
     "shell": ("src/fit.sh", "RATE=0.1\necho loss=$RATE --layers 2\n", "layers", "leyers"),
-    "loop": ("src/fit.sh", "for layers in 2 3; do\n  env echo --lr 0.1 --layers $layers loss=1\ndone\n", "lr", "ir"),
+    "loop": ("src/fit.sh", "for layers in 2 3; do\n  env echo --lr 0.1 --layers $layers loss=1\ndone\n", "lr", "lrr"),
     "make": ("src/Makefile", "LR = 0.1\nLAYERS = 2\ntrain:\n\techo loss=$(LR) $(LAYERS)\n", "LAYERS", "LEYERS"),
     "command": ("echo loss=0.5 --lr 0.1 --layers 2", "", "layers", "leyers"),
     "notebook": (

@@ -118,7 +118,7 @@ PARSER = "import argparse\ndef read():\n    p = argparse.ArgumentParser()\n    p
     [
         (("--param", "zzz=1"), "there are: hidden_size;", ""),
         (("--param", "hiden_size=1"), "did you mean hidden_size?", "platform submit hpo {} --param hidden_size=1"),
-        (("--space", "Hidden=1..2"), "did you mean hidden_size?", "platform submit hpo {} --space hidden_size=1..2"),
+        (("--space", "Hidden_Size=1..2"), "did you mean hidden_size?", "platform submit hpo {} --space hidden_size=1..2"),
         (
             ("--space", "net.hidden_size=1..2"),
             "did you mean hidden_size?",
