@@ -10,7 +10,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.job import kinds, options, schema
-from trialplane.job.options import Choice
+from trialplane.job.options import Choice, Option
 
 _ALGORITHMS = {"Sampler": options.SAMPLERS, "Pruner": options.PRUNERS, "WrappedPruner": options.PRUNERS}
 
@@ -170,29 +170,36 @@ def _algorithm_field(path: str, option_names: list[str], kind_names: tuple[str, 
     Raises:
         InputError: It has no such option.
     """
+    if option_names:
+        name = ".".join(option_names)
+        if name not in choice.options:
+            raise _unknown_field(path, name, sorted(choice.options))
+        field = _option_field(f"{path}.{name}", choice.options[name], kind_names)
+        return field if field.text else dataclasses.replace(field, text=f"Option of Optuna's {choice.cls}.")
     text = f"Optuna's {choice.cls}. Its options have Optuna's meanings."
-    if any(option.text for option in choice.options.values()):
+    if any(option.text for option in choice.options.values()):  # only the platform's own options have a text
         text = "The platform's own; see `platform docs studies`."
-    fields = {
-        name: Field(
-            path=name,
-            pattern=name,
-            kinds=kind_names,
-            type=option.kind.value,
-            default=default_of({"default": option.default}),
-            text=option.text,
-        )
-        for name, option in sorted(choice.options.items())
-    }
-    if not option_names:
-        return Field(
-            path=path, pattern=path, kinds=kind_names, type="mapping", default="", text=text, fields=tuple(fields.values())
-        )
-    name = ".".join(option_names)
-    if name not in fields:
-        raise _unknown_field(path, name, fields)
-    text = fields[name].text or f"Option of Optuna's {choice.cls}."
-    return dataclasses.replace(fields[name], path=f"{path}.{name}", pattern=f"{path}.{name}", text=text)
+    return Field(
+        path=path,
+        pattern=path,
+        kinds=kind_names,
+        type="mapping",
+        default="",
+        text=text,
+        fields=tuple(_option_field(name, option, kind_names) for name, option in sorted(choice.options.items())),
+    )
+
+
+def _option_field(path: str, option: Option, kind_names: tuple[str, ...]) -> Field:
+    """Return the field for an option of a sampler or a pruner.
+
+    Args:
+        path: Dotted path of the option.
+        option: The option.
+        kind_names: Kinds of job that have the field.
+    """
+    default = default_of({"default": option.default})
+    return Field(path, path, kind_names, type=option.kind.value, default=default, text=option.text)
 
 
 def _option_text(name: str, choices: Mapping[str, Choice]) -> str:

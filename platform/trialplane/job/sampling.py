@@ -129,18 +129,17 @@ def unfold(data: Any) -> Any:
         return {"name": data, "options": {}}
     if not isinstance(data, Mapping):
         return data
-    class_field = next((key for key in _CLASSES if key in data), "")
-    if class_field and "name" not in data:
-        class_path = str(data[class_field])
+    fields = dict(data)
+    class_field = next((key for key in _CLASSES if key in fields), "")
+    if class_field and "name" not in fields:
+        class_path = str(fields.pop(class_field))
         colon = "" if ":" in class_path else ":"  # marks the name as a class, which `_check_class` then refuses
-        other_fields = {key: value for key, value in data.items() if key != class_field}
-        return unfold({"name": f"{_CLASSES[class_field]}{class_path}{colon}", **other_fields})
-    nested_options = data.get("options", {})
+        fields["name"] = f"{_CLASSES[class_field]}{class_path}{colon}"
+    nested_options = fields.pop("options", {})
     if not isinstance(nested_options, Mapping):
-        return data
-    options_beside_name = {key: value for key, value in data.items() if key not in ("name", "options")}
-    name_field = {"name": data["name"]} if "name" in data else {}
-    return {**name_field, "options": {**nested_options, **options_beside_name}}
+        return {**fields, "options": nested_options}
+    name_field = {"name": fields.pop("name")} if "name" in fields else {}
+    return {**name_field, "options": {**nested_options, **fields}}
 
 
 def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
