@@ -165,6 +165,7 @@ def test_a_grid_is_one(loaded) -> None:
     [
         ("search_alg=OptunaSearch()", "tpe", ""),
         ("search_alg=ConcurrencyLimiter(BayesOptSearch(), max_concurrent=3)", "tpe", ""),
+        ("search_alg='hyperopt'", "tpe", ""),
         ("search_alg=Oracle()", "tpe", "'Oracle' has no counterpart"),
         ("scheduler=PopulationBasedTraining(a=1)", "random", "population based training is not a pruner"),
         ("scheduler=MedianStoppingRule(min_samples_required=3)", "random", ""),
@@ -175,7 +176,8 @@ def test_searchers_and_schedulers(loaded, more: str, sampler: str, part: str) ->
     made = read(text)
     job = loaded(made, search=text)
     assert job.sampler.name == sampler
-    assert part in str(reasons(made))
+    said = str(reasons(made))
+    assert part in said and ("has no counterpart" in said) == ("has no counterpart" in part)
     assert job.parallel == (3 if "Limiter" in more else 1)
     assert job.pruner.options == ({"n_startup_trials": 3} if "Median" in more else {})
 

@@ -77,6 +77,13 @@ def test_distributions(loaded, given: str, wanted: dict[str, Any], noted: str) -
     assert (noted in said) if noted else not said
 
 
+def test_an_inverted_logarithmic_scale_becomes_a_plain_one() -> None:
+    made = read("program: fit.py\nparameters: {x: {distribution: inv_log_uniform_values, min: 1, max: 8}}\n")
+    assert made.job["space"]["x"] == {"type": "float", "low": 1.0, "high": 8.0, "log": True}
+    said = [note.reason for note in made.notes if note.field == "parameters.x.distribution"]
+    assert said == ["is drawn on a plain logarithmic scale here, not on an inverted one"]
+
+
 def test_nested_parameters_keep_their_names_as_arguments(loaded) -> None:
     made = read("program: fit.py\nmetric: {name: loss}\nparameters: {opt: {parameters: {lr: {min: 0.1, max: 1.0}}}}\n")
     job = loaded(made, fit="")

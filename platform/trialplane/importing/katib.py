@@ -23,6 +23,12 @@ _SAMPLER_OPTIONS: Mapping[str, Mapping[str, str]] = {
 }
 _WITHOUT_EFFECT = {"restart_strategy": "none"}  # setting of an algorithm → its value that changes nothing
 _IN_FILES = ("File", "TensorFlowEvent", "Custom")  # collectors that read metrics from a file or a folder
+_PUSHES = "the trial pushes its metrics to Katib; here they are read from what it prints"
+_COLLECTOR_REMARKS = {
+    "None": _PUSHES,
+    "Push": _PUSHES,
+    "PrometheusMetric": "metrics are not fetched from the trial: print them, or write a file",
+}
 _CONTAINER = "the platform sets these fields of a trial's pod; see `resources` and `cluster` in the job"
 _REASONS = {
     "apiVersion": "is a field of Katib's own",
@@ -175,23 +181,35 @@ def _parameter(source: Source, field: FieldPath) -> dict[str, Any] | None:
 def _range_parameter(source: Source, field: FieldPath, type_name: Literal["int", "float"]) -> dict[str, Any] | None:
     """Return a parameter between two bounds, from its `feasibleSpace`. None after an issue."""
     low, high, step = (source.number(*field, key) for key in ("min", "max", "step"))
-    distribution = source.text(*field, "distribution")
     if low is None or high is None:
         source.refuse("needs min and max", *field)
         return None
     if type_name == "int" and not all(number == int(number) for number in (low, high, step or 0)):
         source.refuse("needs whole numbers for min, max and step: it is an int", *field)
         return None
-    if distribution in ("normal", "logNormal"):
-        source.note(f"{distribution} is drawn uniformly between min and max here", *field, "distribution")
-    elif distribution not in ("", "uniform", "logUniform"):
-        source.note(f"{distribution!r} is not known; values are drawn uniformly", *field, "distribution")
-    log = distribution in ("logUniform", "logNormal") and low > 0
+    log = _is_logarithmic(source, (*field, "distribution"), low)
     if log and step is not None:
         source.note("a logarithmic range has no step here, so it is left out", *field, "step")
-    elif distribution == "logUniform" and not log:
-        source.note("a logarithmic range must lie above 0; values are drawn uniformly", *field, "distribution")
     return search.span(type_name, low, high, log=log, step=step)
+
+
+def _is_logarithmic(source: Source, field: FieldPath, low: float) -> bool:
+    """Return whether a range is logarithmic, from the name of its distribution at a path. Add a note if that changes.
+
+    Args:
+        source: The file.
+        field: Path of the name.
+        low: Lower bound of the range.
+    """
+    distribution = source.text(*field)
+    log = distribution in ("logUniform", "logNormal") and low > 0
+    if distribution in ("normal", "logNormal"):
+        source.note(f"{distribution} is drawn uniformly between min and max here", *field)
+    elif distribution not in ("", "uniform", "logUniform"):
+        source.note(f"{distribution!r} is not known; values are drawn uniformly", *field)
+    elif distribution == "logUniform" and not log:
+        source.note("a logarithmic range must lie above 0; values are drawn uniformly", *field)
+    return log
 
 
 def _objective(source: Source) -> dict[str, Any]:
@@ -298,12 +316,8 @@ def _metrics(source: Source, objective: str) -> _Metrics:
     path, file_format = source.text(*file_field, "path"), source.text(*file_field, "format")
     source.mark_read(*file_field, "kind")
     patterns = list(_patterns(source, (*field, "source", "filter", "metricsFormat")))
-    if kind in ("None", "Push"):
-        source.note("the trial pushes its metrics to Katib; here they are read from what it prints", *kind_field)
-    elif kind == "PrometheusMetric":
-        source.note("metrics are not fetched from the trial: print them, or write a file", *kind_field)
-    elif kind not in ("StdOut", *_IN_FILES):
-        source.note(f"{kind!r} is not known; metrics are read from the output", *kind_field)
+    if kind not in ("StdOut", *_IN_FILES):
+        source.note(_COLLECTOR_REMARKS.get(kind, f"{kind!r} is not known; metrics are read from the output"), *kind_field)
     if not path or kind not in _IN_FILES:
         return _Metrics({"from": "stdout", "pattern": patterns} if patterns else None)
     # A trial must write its metrics below its own folder.

@@ -15,7 +15,7 @@ from trialplane import errors
 from trialplane.errors import FieldPath, Issue, SpecError
 from trialplane.importing import folding, guess, naming, search, tune_call, tune_partial
 from trialplane.importing.source import CALL, ImportResult, Source
-from trialplane.job import arguments
+from trialplane.job import arguments, notebook
 from trialplane.job.document import Document
 
 
@@ -311,19 +311,13 @@ def _saves_checkpoints(tree: ast.Module) -> bool:
 
 def is_search(text: str) -> bool:
     """Return whether a text is a script that may start a search of Ray Tune, as `starts_search` does."""
-    try:
-        tree = _parse(text, name="")
-        return starts_search(tree, tree.body)
-    except SpecError:
-        return False
+    tree = notebook.parse_or_empty(text)
+    return starts_search(tree, tree.body)
 
 
 def has_search(text: str) -> bool:
     """Return whether a text is Python code with a search of Ray Tune, also in a function that it does not use."""
-    try:
-        return any(True for _ in searches(_parse(text, name="")))
-    except SpecError:
-        return False
+    return any(True for _ in searches(notebook.parse_or_empty(text)))
 
 
 def starts_search(tree: ast.Module, statements: Sequence[ast.stmt]) -> bool:

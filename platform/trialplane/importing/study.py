@@ -464,12 +464,19 @@ def _studies(script: _Script, optimize: ast.Call) -> list[ast.Call]:
     # Those that are assigned to the receiver, in the innermost function that assigns one to it.
     functions = [node for node in ast.walk(script.tree) if isinstance(node, ast.FunctionDef) and optimize in ast.walk(node)]
     for scope in reversed([script.tree, *functions]):
-        parts = {part for value in _assigned_values(scope, ast.unparse(receiver)) for part in ast.walk(value)}
-        assigned = [call for call in study_calls if call in parts]
+        assigned = _assigned_calls(scope, ast.unparse(receiver), study_calls)
         studies = [call for call in assigned if call.lineno <= optimize.lineno] or assigned
         if studies:
             return [call for call in studies if naming.last(call.func) == "create_study"] or studies
     return []
+
+
+def _assigned_calls(scope: ast.AST, target: str, calls: Sequence[ast.Call]) -> list[ast.Call]:
+    """Return those of some calls that are in the values that a file or a function assigns to a variable or attribute."""
+    nodes: set[ast.AST] = set()
+    for value in _assigned_values(scope, target):
+        nodes.update(ast.walk(value))
+    return [call for call in calls if call in nodes]
 
 
 def _assigned_values(scope: ast.AST, target: str) -> Iterator[ast.expr]:

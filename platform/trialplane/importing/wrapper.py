@@ -152,19 +152,20 @@ def _read_text(text: str, shell_call: Call) -> str:
 def _follow_branches(line: str, branches: list[_Branches]) -> str:
     """Open, change or close the branches at a line of a shell script. Return the line without the beginning of a branch."""
     innermost = branches[-1] if branches else _Branches(is_case=False)
-    case, pattern = _CASE.match(line), _PATTERN.match(line)
-    if re.match(r"\s*if\b", line):
-        branches.append(_Branches(is_case=False).next(_is_true(line)))
-    elif case is not None:
-        branches.append(_Branches(is_case=True, word=case[1], may_run=False))  # until its first pattern
-    elif branches and re.match(r"\s*(?:fi|esac)\b", line):
-        branches.pop()
-    elif branches and not innermost.is_case and re.match(r"\s*(?:elif|else)\b", line):
-        branches[-1] = innermost.next(_is_true(line) if "elif" in line else True)
-        return ""
-    elif innermost.is_case and pattern is not None:  # train) python train.py
-        branches[-1] = innermost.next(_matches(innermost.word, pattern[1]))
-        return pattern[2]
+    keyword = re.match(r"\s*(if|elif|else|fi|case|esac)\b", line)
+    match keyword[1] if keyword is not None else "":
+        case "if":
+            branches.append(_Branches(is_case=False).next(_is_true(line)))
+        case "case" if (case := _CASE.match(line)) is not None:
+            branches.append(_Branches(is_case=True, word=case[1], may_run=False))  # until its first pattern
+        case "fi" | "esac" if branches:
+            branches.pop()
+        case "elif" | "else" as word if branches and not innermost.is_case:
+            branches[-1] = innermost.next(_is_true(line) if word == "elif" else True)
+            return ""
+        case _ if innermost.is_case and (pattern := _PATTERN.match(line)) is not None:  # train) python train.py
+            branches[-1] = innermost.next(_matches(innermost.word, pattern[1]))
+            return pattern[2]
     return line
 
 
