@@ -34,6 +34,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -270,27 +271,18 @@ def _with_averages(line: str) -> str:
 
 
 def _pattern_pairs(patterns: Sequence[re.Pattern[str]], line: str) -> Iterator[tuple[str, float]]:
-    """Yield the name and the number of each match of a job's own expressions; skip matches without a number."""
-    for pattern in patterns:
-        for match in pattern.finditer(line):
-            for name, text in _name_text_pairs(match):
-                value = number(text.strip("\"' %")) if text else None
-                if name and value is not None:
-                    yield name.strip(), value
-
-
-def _name_text_pairs(match: re.Match[str]) -> Iterator[tuple[str | None, str | None]]:
-    """Yield the names and the texts of the values of a match, each None if its group did not take part in the match.
+    """Yield the name and the number of each match of a job's own expressions; skip matches without a number.
 
     An expression has the groups `name` and `value`, or groups with the names of metrics, or two groups without names.
     """
-    groups = match.groupdict()
-    if {"name", "value"} <= groups.keys():
-        yield groups["name"], groups["value"]
-    elif groups:
-        yield from groups.items()
-    else:
-        yield match[1], match[2]
+    for match in itertools.chain.from_iterable(pattern.finditer(line) for pattern in patterns):
+        groups = match.groupdict()
+        has_name = {"name", "value"} <= groups.keys()
+        texts = {groups["name"]: groups["value"]} if has_name else groups or {match[1]: match[2]}
+        for name, text in texts.items():
+            value = number(text.strip("\"' %")) if text else None
+            if name and value is not None:
+                yield name.strip(), value
 
 
 def _report_averages(row: re.Match[str]) -> Iterator[tuple[str, float]]:
