@@ -1075,7 +1075,7 @@ def test_a_value_of_the_settings_file_is_searched_there_if_the_script_has_a_cons
     (written / "config.yaml").write_text("lr: 0.1\n")
     (written / "fit.py").write_text("import yaml\nlr = 0.5\nconfig = yaml.safe_load(open('config.yaml'))\n")
     result = platform("init", "--from", "src/fit.py", "--space", "lr=0.1..1.0", "--no-smoke")
-    assert result.exit_code == 0 and made().arguments.file == "config.yaml", result.output
+    assert result.exit_code == 0 and made().arguments.files == ("config.yaml",), result.output
 
 
 CONSTANTS = """

@@ -79,7 +79,7 @@ def test_a_pipeline_is_a_job(platform: Callable[..., Result], pipeline: Path, so
     job = made(pipeline)
     expected = "python prepare.py && python src/train.py --depth {train.depth} && python src/evaluate.py"
     assert job.command == ("bash", "-c", expected)
-    assert job.arguments is not None and job.arguments.file == "params.yaml"
+    assert job.arguments is not None and job.arguments.files == ("params.yaml",)
     assert set(job.search.parameters) == {"train.lr", "train.depth"}, "and not the dropout, which no stage lists"
     assert job.search.enqueue == ({"train.lr": 0.25, "train.depth": 4},)
     assert [(source.source, source.path) for source in job.metrics or ()] == [("file", "scores.json")]
@@ -200,7 +200,7 @@ def test_a_pipeline_in_a_folder_below_reads_files_above(platform: Callable[..., 
     assert result.exit_code == 0, result.output
     job = made(workplace)
     assert job.command is not None and job.command[:3] == ("env", "-C", "p")
-    assert job.arguments is not None and job.arguments.file == "params.yaml"
+    assert job.arguments is not None and job.arguments.files == ("params.yaml",)
     assert [(source.source, source.path) for source in job.metrics or ()] == [("file", "m.json")]
     assert (workplace / ".jobignore").read_text() == "/out/a\\[1\\].json\n/m.json\n"
 

@@ -240,7 +240,7 @@ def test_numbers_of_a_shell_script_are_replaced_in_its_text(platform, written: P
     result = platform("init", "--from", str(written / "fit.sh"))
     assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
     job = made()
-    assert job.command == ("bash", "fit.sh") and job.arguments is not None and job.arguments.file == "fit.sh"
+    assert job.command == ("bash", "fit.sh") and job.arguments is not None and job.arguments.files == ("fit.sh",)
     assert job.search.enqueue == ({"LR": 0.5, "layers": 2},)
 
 
@@ -540,11 +540,12 @@ def test_variables_before_make_are_exported_to_all_commands_of_a_recipe(platform
     assert job_in(".").command[2].startswith("export MODE=b && cd src && python fit.py --lr {lr}")
 
 
-def test_a_shell_script_with_a_settings_file_gets_the_command_to_type(platform) -> None:
+def test_a_settings_file_of_a_command_in_a_shell_script_is_searched(platform) -> None:
     write(Path(), {"fit.py": READS_FILE, "a.yaml": "C: 1.0\n", "fit.sh": "N=${N:-2}\npython fit.py a.yaml\n"})
     result = platform("init", "--from", "fit.sh", "--space", "C=0.1..10:log")
-    assert result.exit_code == 2 and "a.yaml has C" in result.stderr, result.output
-    assert "`platform init --from 'python fit.py a.yaml' --space C=0.1..10:log`" in result.stderr
+    assert result.exit_code == 0, result.output
+    job = job_in(".")
+    assert job.arguments is not None and job.arguments.files == ("a.yaml",) and set(job.search.parameters) == {"C"}
 
 
 @pytest.mark.parametrize("head", ["", "LR=0.1 ", "cd src && "])
@@ -585,15 +586,35 @@ def test_a_settings_file_that_a_commands_script_names_is_searched(platform, writ
     result = platform("init", "--from", "python fit.py data", *spaces)
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
     job = job_in(".")
-    assert job.arguments is not None and job.arguments.file == "params.json"
+    assert job.arguments is not None and job.arguments.files == ("params.json",)
     assert set(job.search.parameters) == {"train.lr", "train.layers", "n"}
+
+
+@pytest.mark.parametrize("command", ["python fit.py --train conf/train.json --model conf/model.yaml", "bash run.sh"])
+def test_values_of_several_settings_files_are_searched(platform, written: Path, command: str) -> None:
+    text = (
+        "import argparse, json, yaml\np = argparse.ArgumentParser()\np.add_argument('--train')\np.add_argument('--model')\n"
+    )
+    text += (
+        "a = p.parse_args()\nlr = json.load(open(a.train))['lr']\nwidth = yaml.safe_load(open(a.model))['net']['width']\n"
+    )
+    text += "print('loss=%f' % (100 * width + lr))\n"
+    shell = "mkdir -p out\npython fit.py \\\n  --train conf/train.json \\\n  --model conf/model.yaml\n"
+    files = {"fit.py": text, "conf/train.json": '{"lr": 0.5}', "conf/model.yaml": "net:\n  width: 8\n", "run.sh": shell}
+    write(Path(), files)
+    spaces = ("--space", "lr=0.1..1", "--space", "net.width=4..16", "--objective", "loss:min")
+    result = platform("init", "--from", command, *spaces)
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    job = job_in(".")
+    assert job.arguments is not None and job.arguments.files == ("conf/train.json", "conf/model.yaml")
+    assert set(job.search.parameters) == {"lr", "net.width"} and job.search.enqueue == ({"lr": 0.5, "net.width": 8},)
 
 
 def test_a_requested_value_of_an_imported_module_comes_before_other_values_of_the_script(platform, written: Path) -> None:
     text = "from config import CFG\ndef split(shuffle=True, batch_size=8): ...\nprint('loss=%f' % CFG.depth)\n"
     write(written, {"fit.py": text, "config.py": "class CFG:\n    depth = 4\n    rounds = 9\n"})
     result = platform("init", "--from", "src/fit.py", "--space", "depth=2..8")
-    assert result.exit_code == 0 and made().arguments.file == "config.py", result.output  # type: ignore[union-attr]
+    assert result.exit_code == 0 and made().arguments.files == ("config.py",), result.output  # type: ignore[union-attr]
 
 
 def test_a_shell_script_without_numbers_may_have_variables_with_defaults(platform, written: Path) -> None:
@@ -793,7 +814,7 @@ def test_the_numbers_of_a_program_are_parameters(platform, written: Path, text: 
     result = platform("init", "--from", command, "--space", "lr=0.01..1", "--objective", "loss:min", "--no-smoke")
     assert result.exit_code == 0, result.output
     job = made(".")
-    assert set(job.search.parameters) == {"lr"} and job.arguments is not None and job.arguments.file == name
+    assert set(job.search.parameters) == {"lr"} and job.arguments is not None and job.arguments.files == (name,)
 
 
 @pytest.mark.parametrize(
@@ -995,7 +1016,7 @@ def test_values_in_the_text_are_replaced_in_a_copy_if_a_command_starts_the_scrip
     )
     result = platform("init", "--from", "p/code/fit.py")
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
-    assert job_in("p").arguments.file == "code/fit.py"  # type: ignore[union-attr]
+    assert job_in("p").arguments.files == ("code/fit.py",)  # type: ignore[union-attr]
 
 
 def test_values_of_an_imported_module_are_searched(platform, written: Path) -> None:
@@ -1003,7 +1024,7 @@ def test_values_of_an_imported_module_are_searched(platform, written: Path) -> N
     write(written, {"settings.py": config, "fit.py": "import settings\nprint(f'loss={settings.LR}')\n"})
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
-    assert made().arguments.file == "settings.py"  # type: ignore[union-attr]
+    assert made().arguments.files == ("settings.py",)  # type: ignore[union-attr]
     assert set(made().search.parameters) == {"LR", "DROPOUT", "batch_size"}
 
 
@@ -1120,7 +1141,7 @@ def test_an_option_may_name_a_settings_file_without_its_suffix(
     result = platform("init", "--from", f"python fit.py {typed}", *spaces)
     assert result.exit_code == 0, result.output
     job = job_in(".")
-    assert job.arguments is not None and job.arguments.file == file
+    assert job.arguments is not None and job.arguments.files == (file,)
     assert set(job.search.parameters) == {"lr" if file.endswith(".py") else "optim.lr", "layers"}
     assert job.search.enqueue[0]["layers"] == 2
 
@@ -1131,7 +1152,7 @@ def test_a_group_of_hydra_is_no_settings_file(platform, written: Path) -> None:
     write(Path(), {"conf/base.yaml": "lr: 0.1\n", "fit.py": text, "hydra.py": ""})
     assert platform("init", "--from", "python fit.py --config base --lr 1", "--no-smoke").exit_code == 0
     job = job_in(".")
-    assert job.arguments is None or not job.arguments.file
+    assert job.arguments is None or not job.arguments.files
 
 
 def test_several_values_of_a_name_are_named(platform, written: Path) -> None:
@@ -1177,13 +1198,13 @@ def test_of_several_settings_files_that_an_argument_may_name_the_user_gets_the_c
     monkeypatch.chdir(written)
     assert platform(*shlex.split(commands[1].partition(" && platform ")[2])).exit_code == 0
     job = job_in(".")
-    assert job.arguments is not None and job.arguments.file == "b.yaml" and job.search.enqueue == ({"lr": 0.2},)
+    assert job.arguments is not None and job.arguments.files == ("b.yaml",) and job.search.enqueue == ({"lr": 0.2},)
 
 
 def test_of_several_settings_files_the_only_one_with_a_searched_name_is_used(platform, written: Path) -> None:
     write(written, {"fit.py": _BY_POSITION, "a.yaml": "lr: 0.1\n", "b.yaml": "lr: 0.2\nbeta: 0.5\n"})
     assert platform("init", "--from", str(written / "fit.py"), "--space", "beta=0..1").exit_code == 0
-    assert made().arguments.file == "b.yaml"
+    assert made().arguments.files == ("b.yaml",)
 
 
 def test_a_script_that_may_run_without_a_settings_file_gets_none_of_several(platform, written: Path) -> None:
@@ -1204,7 +1225,7 @@ def test_of_several_settings_files_the_one_that_the_script_reads_is_used(platfor
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 0 and "fit.py reads b.yaml, not a.yaml" in result.stderr
     job = made()
-    assert job.arguments is not None and job.arguments.file == "b.yaml" and job.search.enqueue == ({"lr": 0.2},)
+    assert job.arguments is not None and job.arguments.files == ("b.yaml",) and job.search.enqueue == ({"lr": 0.2},)
     assert "Other settings files" not in (written / "job.yaml").read_text()
 
 
@@ -1589,7 +1610,7 @@ def test_values_of_a_settings_file_that_a_command_line_names_are_searched(platfo
     )
     result = platform("init", "--from", "python fit.py fit.cfg")
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
-    assert (job_in(".").arguments.file, job_in(".").search.enqueue) == ("fit.cfg", ({"train.lr": 0.1},))  # type: ignore[union-attr]
+    assert (job_in(".").arguments.files, job_in(".").search.enqueue) == (("fit.cfg",), ({"train.lr": 0.1},))  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("argument", [False, True])
@@ -1607,7 +1628,7 @@ def test_a_command_names_a_settings_file_with_any_suffix(platform, written: Path
         result = platform("init", "--from", command, *words)
         assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
         job = made(".")
-        assert job.arguments.file == "my.train.config" and job.search.enqueue == ({"lr": 0.1},)  # type: ignore[union-attr]
+        assert job.arguments.files == ("my.train.config",) and job.search.enqueue == ({"lr": 0.1},)  # type: ignore[union-attr]
 
 
 def test_a_file_that_may_have_secrets_or_is_data_is_no_settings_file(platform, written: Path) -> None:
@@ -1631,7 +1652,7 @@ def test_a_number_in_a_command_leaves_the_settings_file_that_it_names(platform, 
     assert result.exit_code == 0, result.output
     assert "not a parameter: train.name of fit.cfg: --train.name of the command overrides it" in result.stderr
     job = job_in(".")
-    assert job.arguments.file == "fit.cfg"  # type: ignore[union-attr]
+    assert job.arguments.files == ("fit.cfg",)  # type: ignore[union-attr]
     assert job.command == (*program.split(), *command.split()[len(program.split()) : -1], "{gpu-id}")
     assert (dict(job.params), {*job.search.parameters}) == ({"gpu-id": -1}, {"train.lr", "train.warm"})
 
@@ -1795,7 +1816,7 @@ def test_a_shell_script_that_starts_the_programs_of_a_folder_above_runs_there(pl
     assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
     job = job_in("p")
     assert (job.command, job.params) == (("bash", "scripts/fit.sh", "{DATA}"), {"DATA": "toy"})
-    assert job.arguments is not None and job.arguments.file == "scripts/fit.sh"
+    assert job.arguments is not None and job.arguments.files == ("scripts/fit.sh",)
     assert job.search.enqueue == ({"lr": 0.1, "layers": 2},)
 
 
@@ -1831,7 +1852,7 @@ def test_a_settings_file_may_be_named_from_a_folder(platform, written: Path, nam
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
     [file] = [path for path in (written / "job.yaml", written.parent / "job.yaml") if path.exists()]
     job = job_in(str(file.parent))
-    assert job.arguments is not None and job.arguments.file in ("conf/exp.yaml", "exp.yaml")
+    assert job.arguments is not None and job.arguments.files[0] in ("conf/exp.yaml", "exp.yaml")
 
 
 def test_a_long_command_is_no_file(platform, written: Path) -> None:
@@ -1930,7 +1951,7 @@ def test_a_value_in_an_imported_module_can_be_searched(platform, written: Path, 
     command = re.search(r"`platform (init .*?)` searches each", result.stderr)
     assert command is not None and platform(*shlex.split(command[1]), "--no-smoke").exit_code == 0, result.output
     job = made(".")
-    assert job.arguments is not None and job.arguments.file == module
+    assert job.arguments is not None and job.arguments.files == (module,)
     assert job.search.enqueue == ({"Extra.trees": 9, "Forest.trees": 9},)
 
 
@@ -1944,7 +1965,7 @@ def test_names_of_a_settings_file_that_are_meant_are_shown_in_the_command(platfo
     assert command is not None, result.output
     assert platform(*shlex.split(command[1]), "--no-smoke").exit_code == 0
     job = made(".")
-    assert job.arguments is not None and job.arguments.file == "config.yaml"
+    assert job.arguments is not None and job.arguments.files == ("config.yaml",)
     assert job.search.enqueue == ({"optim.lr": 0.1, "layers.0.dropout": 0.5, "layers.1.dropout": 0.1, "optim.name": "sgd"},)
 
 
@@ -1970,7 +1991,7 @@ def test_only_a_module_above_has_the_value(platform, workplace: Path, monkeypatc
     assert result.exit_code == 0, result.output
     job = made(".")
     assert job.command == ("env", "PYTHONPATH=.", "python", "scripts/fit.py")
-    assert job.arguments is not None and job.arguments.file == "nets/kinds.py"
+    assert job.arguments is not None and job.arguments.files == ("nets/kinds.py",)
 
 
 CHOOSES = """
@@ -2007,7 +2028,7 @@ def test_a_value_in_a_module_that_an_argument_chooses_can_be_searched(
     result = platform(*words)
     assert result.exit_code == 0 and "model: chooses" in result.stderr, result.output
     job = made(next(folder for folder in ("src", ".") if Path(folder, "job.yaml").exists()))
-    assert job.arguments is not None and job.arguments.file in (file, f"src/{file}")
+    assert job.arguments is not None and job.arguments.files[0] in (file, f"src/{file}")
     assert job.search.enqueue == ({"rate": 0.5, "epochs": 2},)
 
 

@@ -670,7 +670,7 @@ def test_a_search_in_another_subcommand_does_not_matter(platform, written: Path,
     monkeypatch.chdir(written)
     assert result.exit_code == 0 and "search of its own" not in result.stderr, result.output
     job = load.load_job(written)
-    assert job.arguments.file == "conf/args.json" and set(job.search.parameters) == {"lr", "dropout"}
+    assert job.arguments.files == ("conf/args.json",) and set(job.search.parameters) == {"lr", "dropout"}
     Path("job.yaml").unlink()
     result = platform("init", "--from", "own/main.py")
     told = "`platform init --from 'python own/main.py tune'`"
@@ -1466,7 +1466,7 @@ def test_an_argument_and_the_value_of_its_name_in_the_file_are_set_together(
     monkeypatch.chdir(written.parent)
     job = made()
     assert set(job.search.parameters) == {"train.lr", "train.dropout"} and job.params == {"seed": 3}
-    assert job.arguments is not None and job.arguments.file == "fit.yaml"
+    assert job.arguments is not None and job.arguments.files == ("fit.yaml",)
     assert job.arguments.items == ("--config", "fit.yaml", "--seed", "{seed}", "--lr={train.lr}", "{flags}"), job.arguments
 
 
@@ -1563,7 +1563,7 @@ def test_values_of_a_settings_file_are_searched_and_metrics_found_in_a_file(plat
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 0, result.output
     job = made()
-    assert job.arguments is not None and (job.arguments.file, job.arguments.items) == ("settings.yaml", ())
+    assert job.arguments is not None and (job.arguments.files, job.arguments.items) == (("settings.yaml",), ())
     assert set(job.search.parameters) == {"train.lr", "prepare.batch_size"} and job.params == {}
     assert [(source.source, source.path) for source in job.metrics or ()] == [("file", "scores/metrics.json")]
     assert job.objectives[0].metric == "accuracy"
@@ -1581,7 +1581,7 @@ def test_a_stage_of_a_pipeline_of_dvc_is_a_job(platform, written: Path, command:
     assert result.exit_code == 0, result.output
     job = made()
     assert (job.script, set(job.search.parameters)) == ("fit/train.py", {"train.lr"}), "which the stage names"
-    assert job.arguments is not None and job.arguments.file == "params.yaml" and given(job) == ["data.csv", "{x}"]
+    assert job.arguments is not None and job.arguments.files == ("params.yaml",) and given(job) == ["data.csv", "{x}"]
 
 
 @pytest.mark.parametrize("declared", ["--lr', type=float, default=0.1", "--input', required=True"])
@@ -1596,7 +1596,7 @@ def test_a_parser_with_arguments_to_search_or_to_give_comes_before_a_settings_fi
     (written / "job.yaml").unlink()
     (written / "fit.py").write_text(f"{text}open('settings.yaml')\n".replace(declared, "--verbose', action='store_true'"))
     assert platform("init", "--from", str(written / "fit.py"), "--no-smoke").exit_code == 0
-    assert made().arguments.file == "settings.yaml"  # type: ignore[union-attr]
+    assert made().arguments.files == ("settings.yaml",)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -1784,4 +1784,4 @@ def test_the_numbers_of_a_shell_script_in_another_folder_are_found(platform, wri
     result = platform("init", "--from", "cd src && SEED=1 sh run.sh", "--no-smoke")
     assert result.exit_code == 0, result.output
     job = load.load_job(Path())
-    assert set(job.search.parameters) == {"lr"} and job.arguments.file == "src/run.sh"
+    assert set(job.search.parameters) == {"lr"} and job.arguments.files == ("src/run.sh",)

@@ -26,7 +26,7 @@ def test_only_an_option_for_a_file_names_one_without_its_suffix(
 ) -> None:
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "small.yaml").write_text("lr: 0.1\n")
-    assert settings_file.named(command, tmp_path)[0] == name
+    assert settings_file.named(command, tmp_path).names == ((name,) if name else ())
     assert ("configs/small.yaml is taken as the settings file" in capsys.readouterr().err) == bool(name)
 
 
@@ -49,7 +49,7 @@ def test_a_script_has_the_end_of_the_name_of_its_settings_file(
             "class Config:\n    def __init__(self):\n        self.lr = 0.1\n"
         )
     (tmp_path / "main.py").write_text(text)
-    assert settings_file.named_in_part(command, tmp_path / "main.py", tmp_path, requested)[0] == name
+    assert settings_file.named_in_part(command, tmp_path / "main.py", tmp_path, requested).names == ((name,) if name else ())
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,9 @@ def test_a_command_has_the_folder_of_the_settings_file_that_a_script_names(
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "params.json").write_text('{"lr": 0.1}')
     (tmp_path / "main.py").write_text(text)
-    assert settings_file.named_in_script(command, tmp_path / "main.py", tmp_path, requested)[0] == name
+    assert settings_file.named_in_script(command, tmp_path / "main.py", tmp_path, requested).names == (
+        (name,) if name else ()
+    )
 
 
 def test_a_file_that_a_script_names_comes_before_one_of_its_name_that_it_may_write(tmp_path: Path) -> None:
@@ -82,7 +84,7 @@ def test_a_file_that_a_script_names_comes_before_one_of_its_name_that_it_may_wri
         'os.makedirs("out", exist_ok=True)\n'
         'json.dump(cfg, open(os.path.join("out", "config.json"), "w"))\n'
     )
-    assert settings_file.named_in_script("--out out", tmp_path / "main.py", tmp_path, ["lr"])[0] == "config.json"
+    assert settings_file.named_in_script("--out out", tmp_path / "main.py", tmp_path, ["lr"]).names == ("config.json",)
 
 
 def test_only_some_pairs_of_a_folder_and_a_file_in_a_script_are_tried(
@@ -92,9 +94,9 @@ def test_only_some_pairs_of_a_folder_and_a_file_in_a_script_are_tried(
         (tmp_path / folder).mkdir()
     (tmp_path / "b" / "config.json").write_text('{"lr": 0.1}')
     (tmp_path / "main.py").write_text('open(os.path.join("a", "config.json"))\nopen(os.path.join("b", "config.json"))\n')
-    assert settings_file.named_in_script("", tmp_path / "main.py", tmp_path, ["lr"])[0] == "b/config.json"
+    assert settings_file.named_in_script("", tmp_path / "main.py", tmp_path, ["lr"]).names == ("b/config.json",)
     monkeypatch.setattr(settings_file, "_MOST_PAIRS", 1)
-    assert settings_file.named_in_script("", tmp_path / "main.py", tmp_path, ["lr"])[0] == ""
+    assert settings_file.named_in_script("", tmp_path / "main.py", tmp_path, ["lr"]).names == ()
 
 
 def test_a_large_folder_of_data_is_not_walked_for_a_settings_file(tmp_path: Path) -> None:
@@ -102,20 +104,32 @@ def test_a_large_folder_of_data_is_not_walked_for_a_settings_file(tmp_path: Path
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "configs" / "small.yaml").write_text("lr: 0.1\n")
     (tmp_path / "z" / "configs" / "large.yaml").write_text("lr: 0.1\n")
-    assert settings_file.named("--config large", tmp_path)[0] == "z/configs/large.yaml"
+    assert settings_file.named("--config large", tmp_path).names == ("z/configs/large.yaml",)
     for number in range(10_001):
         (tmp_path / "rows" / str(number)).touch()
-    assert settings_file.named("--config large", tmp_path)[0] == ""
-    assert settings_file.named("--config small", tmp_path)[0] == "configs/small.yaml"
+    assert settings_file.named("--config large", tmp_path).names == ()
+    assert settings_file.named("--config small", tmp_path).names == ("configs/small.yaml",)
+
+
+def test_a_command_names_several_settings_files_with_requested_parameters(tmp_path: Path) -> None:
+    texts = {"data.json": '{"size": 9}', "train.json": '{"lr": 0.1, "layers": 1}', "model.json": '{"layers": 2, "width": 8}'}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    command = " ".join(f"--cfg {name}" for name in texts)
+    files = settings_file.named(command, tmp_path, ["lr", "width"])
+    assert files.names == ("train.json", "model.json")
+    assert {option.name: option.default for option in files.options} == {"lr": 0.1, "layers": 1, "width": 8}
+    assert settings_file.named(command, tmp_path, ["lr", "layers"]).names == ("train.json",)
+    assert settings_file.named(command, tmp_path, ["depth"], only_requested=True).names == ()
 
 
 def test_a_module_of_optimizers_is_no_settings_file(tmp_path: Path) -> None:
     for folder in ("options", "net/optim"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "net" / "optim" / "adamw.py").write_text("def step(lr=0.1): ...\n")
-    assert settings_file.named("--opt adamw", tmp_path)[0] == ""
+    assert settings_file.named("--opt adamw", tmp_path).names == ()
     (tmp_path / "options" / "adamw.yaml").write_text("lr: 0.1\n")
-    assert settings_file.named("--opt adamw", tmp_path)[0] == "options/adamw.yaml"
+    assert settings_file.named("--opt adamw", tmp_path).names == ("options/adamw.yaml",)
 
 
 @pytest.mark.parametrize(
@@ -133,14 +147,14 @@ def test_a_file_that_a_script_names_is_read_by_its_content(platform, workplace: 
     result = platform("init", "--from", "src/fit.py", "--space", "width=4..16", "--space", "drop=0..2", "--no-smoke")
     assert result.exit_code == 0, result.stderr
     job = made()
-    assert job.arguments.file == name
+    assert job.arguments.files == (name,)
     assert {key: parameter.type for key, parameter in job.space.items()} == {"net.width": "int", "net.drop": "float"}
 
 
 def test_a_file_without_a_suffix_needs_the_name_of_settings_or_the_requested_parameters(platform, workplace: Path) -> None:
     folder = write(workplace / "src", {"table": "lr: 0.1\n", "config-net": "lr = 0.1\n"})
-    for name, file in (("table", ""), ("config-net", "config-net")):
+    for name, files in (("table", ()), ("config-net", ("config-net",))):
         (folder / "fit.py").write_text(f'import other\nother.run("{name}")\n')
         assert platform("init", "--from", "src/fit.py", "--no-smoke").exit_code == 0
-        assert made().arguments.file == file
+        assert made().arguments.files == files
         (folder / "job.yaml").unlink()

@@ -397,7 +397,7 @@ def test_a_module_with_new_values_is_neither_imported_by_the_template_nor_its_ol
         "    second = int.from_bytes(bytecode.read_bytes()[8:12], 'little')\n"
         f"    os.utime('{module}.py', (second, second))\n{statement}\nprint(f'score={{helper.depth}}')\n"
     )
-    program = Program(script="train.py", arguments=(), file=f"{module}.py", metrics=STDOUT, names=("score",))
+    program = Program(script="train.py", arguments=(), files=(f"{module}.py",), metrics=STDOUT, names=("score",))
     with Bench(tmp_path, {"train": script, module: "depth = 3\n"}, program=program) as slot:
         assert slot.outcome("", depth=7).metrics == {"score": 7.0}
 

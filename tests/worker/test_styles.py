@@ -134,7 +134,7 @@ train(**trialplane.params())
 """,
     ),
     "settings": (
-        Program(script="train.py", arguments=("{flags}",), booleans="value", file="conf/settings.yaml"),
+        Program(script="train.py", arguments=("{flags}",), booleans="value", files=("conf/settings.yaml",)),
         """
 import sys
 from pathlib import Path

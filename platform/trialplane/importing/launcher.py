@@ -180,7 +180,15 @@ def is_makefile(file: PurePath) -> bool:
     return file.name in MAKEFILES or file.suffix == ".mk"
 
 
-def read(text: str, name: str, *, started_commands: Sequence[str] = (), requested: Collection[str] = ()) -> Script:
+def read(
+    text: str,
+    name: str,
+    *,
+    started_commands: Sequence[str] = (),
+    requested: Collection[str] = (),
+    configs: Sequence[str] = (),
+    values: Sequence[Option] = (),
+) -> Script:
     """Return the parameters and the command of a launcher.
 
     Args:
@@ -188,6 +196,8 @@ def read(text: str, name: str, *, started_commands: Sequence[str] = (), requeste
         name: Path of the file. Its last part shows the kind of the file.
         started_commands: Of a shell script, a `platform init` command for each Python command in it. Errors show them.
         requested: Names of the parameters that the user wants to search.
+        configs: Settings files that the commands of a shell script name, in its folder.
+        values: Values in them.
 
     Raises:
         SpecError: The file has no parameters that a job could set, is a Makefile without a target that trains, or cannot be
@@ -205,12 +215,17 @@ def read(text: str, name: str, *, started_commands: Sequence[str] = (), requeste
         options, command = _read_shell_script(text, file)
         remedy = "write LR=${LR:-0.1}, or LR=${1:-0.1}, for each value to search"
     text_options = _replaceable_options(text, name, options, requested)
-    if not options and not text_options:
+    # Trials replace the values in copies of the script and of its settings files.
+    files = [*([file.name] if text_options else []), *configs]
+    own_names = {option.name for option in (*options, *text_options)}
+    file_options = [*text_options, *(option for option in values if option.name not in own_names)]
+    if not options and not file_options:
         raise _no_options_error(name, "; or ".join(filter(None, (remedy, started_remedy(started_commands)))))
     return Script(
         Style.COMMAND,
-        (*options, *text_options),
-        config=file.name if text_options else "",  # trials replace the values in a copy of the script
+        (*options, *file_options),
+        config=files[0] if files else "",
+        further_configs=tuple(files[1:]),
         command=tuple(command),
         paths=tuple(dict.fromkeys(_PATH.findall(text))),
         notes=tuple(secret_notes(text)),
@@ -538,7 +553,7 @@ def _assignments(words: Iterable[str]) -> dict[str, str]:
 def parse_command_line(
     text: str,
     *,
-    config: str = "",
+    configs: Sequence[str] = (),
     values: Sequence[Option] = (),
     call: Call | None = None,
     started_commands: Sequence[str] = (),
@@ -550,8 +565,8 @@ def parse_command_line(
 
     Args:
         text: Command line.
-        config: Settings file that it names.
-        values: Values in that file.
+        configs: Settings files that it names.
+        values: Values in these files.
         call: Call of a Python script in the command line.
         started_commands: See `read`, for a shell script in the command line.
 
@@ -566,7 +581,7 @@ def parse_command_line(
     command, options = number_placeholders(text, convert=_with_placeholders)
     for name, default in _NAMED.findall(text):
         options.setdefault(name, _option(name, default or None, required=not default))
-    if not options and not config and call is None:
+    if not options and not configs and call is None:
         raise no_parameters_error(text, started_commands)
     words = ["bash", "-c", command] if SHELL_SYNTAX.search(command) else _split_words(command)
     if call is not None and starts_shell:
@@ -574,7 +589,14 @@ def parse_command_line(
     if re.match(r"\w+=", words[0]):  # an assignment before the program, which only `env` understands without a shell
         words = ["env", *words]
     file_options = [option for option in values if option.name not in options]
-    return Script(Style.COMMAND, (*options.values(), *file_options), config=config, command=tuple(words), call=call)
+    return Script(
+        Style.COMMAND,
+        (*options.values(), *file_options),
+        config=configs[0] if configs else "",
+        further_configs=tuple(configs[1:]),
+        command=tuple(words),
+        call=call,
+    )
 
 
 def has_parameters(text: str) -> bool:

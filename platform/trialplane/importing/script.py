@@ -140,6 +140,7 @@ class Script:
         options: Its parameters; none for TUNE, STUDY, WANDB, PARSED and HYDRA, whose parameters are not in its text.
         config: With HYDRA, path of its configuration without the suffix, relative to the script. With SETTINGS, or with a
             COMMAND whose values are in a file, name of the file. Otherwise "".
+        further_configs: With COMMAND, names of further files whose values trials replace.
         top_modules: Modules that it imports at its top level, in their order.
         late_modules: Modules that it imports only in other places, such as functions, in their order.
         objects: Full names of the objects that it imports, such as `src.nets` for `from src import nets`.
@@ -159,7 +160,7 @@ class Script:
         needs_file: Whether its parser has an argument that must name a settings file.
         call: With COMMAND, the Python script that the command line starts, if it is one.
         appended: With COMMAND, form of the arguments that can be appended to the command: FLAGS, HYDRA, or "" for none.
-        in_file: With COMMAND, options that the settings file `config` has.
+        in_file: With COMMAND, options that the settings file `config` or one of `further_configs` has.
         compared: Attribute or variable → the texts to which the script compares it: `if args.optimizer == "adam"`.
         shared_paths: Absolute paths to which it writes, and its fixed port, which trials at the same time would share.
         variables: Environment variables that it reads.
@@ -173,6 +174,7 @@ class Script:
     style: Style
     options: tuple[Option, ...]
     config: str = ""
+    further_configs: tuple[str, ...] = ()
     top_modules: tuple[str, ...] = ()
     late_modules: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()

@@ -284,7 +284,7 @@ def _globals_issues(job: Job, folder: Path, script: str, broken: Collection[Fiel
     """Yield issues of parameters for which a script has no value to replace, if the job's arguments have `{globals}`.
 
     Another check reports a script that cannot be parsed. Parameters of placeholders are not checked, because the script
-    gets them as arguments, nor are those of a settings file.
+    gets them as arguments, nor are those of settings files.
     """
     file = folder / script
     tree = _parse(file, file.name, field=("script",)) if file.is_file() else None
@@ -294,39 +294,43 @@ def _globals_issues(job: Job, folder: Path, script: str, broken: Collection[Fiel
     spots = arguments.spots(tree)
     set_elsewhere = {name for _, name in arguments.placeholders(job_arguments.items)}
     with contextlib.suppress(OSError, ValueError):  # an issue of the settings file
-        if job_arguments.file:
-            set_elsewhere |= settings.spans((folder / job_arguments.file).read_text("utf-8"), job_arguments.file).keys()
+        for settings_file in job_arguments.files:
+            set_elsewhere |= settings.spans((folder / settings_file).read_text("utf-8"), settings_file).keys()
     for field_path in _parameter_fields(job, broken, {*spots, *set_elsewhere}):
         hint = errors.nearest(field_path[1], arguments.shown_names(spots))
         yield Issue(field_path, f"{file.name} gives {field_path[1]} no single value; {hint}".rstrip("; "))
 
 
 def _settings_issues(job: Job, folder: Path, broken: Collection[FieldPath]) -> Iterator[Issue]:
-    """Yield issues of a settings file, of parameters that are neither in it nor in an argument, and of flags that win."""
+    """Yield issues of settings files, of parameters that are neither in them nor in an argument, and of flags that win."""
     job_arguments = getattr(job, "arguments", None)
-    if job_arguments is None or not job_arguments.file:
+    if job_arguments is None or not job_arguments.files:
         return
-    file = folder / job_arguments.file
-    try:
-        names = settings.spans(file.read_text(encoding="utf-8"), file.name)
-    except (OSError, ValueError) as error:
-        yield Issue(("arguments", "file"), _unreadable_settings_problem(error, folder, job_arguments.file))
+    files: dict[str, str] = {}  # parameter → settings file that has it
+    issues: list[Issue] = []
+    for file in job_arguments.files:
+        try:
+            files |= dict.fromkeys(settings.spans((folder / file).read_text(encoding="utf-8"), file), file)
+        except (OSError, ValueError) as error:
+            issues.append(Issue(("arguments", "files"), _unreadable_settings_problem(error, folder, file)))
+    if issues:
+        yield from issues
         return
     words = (*job_arguments.items, *(getattr(job, "command", None) or ()))
     placeholders = {name for _, name in arguments.placeholders(words)}
     if ("space",) not in broken:
         # A program usually lets a flag win over its settings file. With `--lr 0.1` in the command, values of `lr` in the
         # file, which the platform changes, have no effect.
-        for name, flag in settings.overriding_flags(words, names).items():
+        for name, flag in settings.overriding_flags(words, files).items():
             if name in job.search.names and name not in placeholders:
-                text = f"has no effect, because {flag} in the command overrides {name} in {job_arguments.file}"
+                text = f"has no effect, because {flag} in the command overrides {name} in {files[name]}"
                 yield Issue(("space", name), f"{text}; search the parameter of {flag}, or remove {flag} from the command")
-    takes_all = bool(placeholders & set(arguments.FOR_ALL))  # all parameters that are not in the file
+    takes_all = bool(placeholders & set(arguments.FOR_ALL))  # all parameters that are not in a file
     if not takes_all:
-        for field_path in _parameter_fields(job, broken, {*names, *placeholders}):
+        for field_path in _parameter_fields(job, broken, {*files, *placeholders}):
             name = field_path[1]
-            message = f"is not in {job_arguments.file}; {errors.nearest(name, names)}".rstrip("; ")
-            yield Issue(field_path, message, meant=errors.only_similar(name, names))
+            message = f"is not in {' or '.join(job_arguments.files)}; {errors.nearest(name, files)}".rstrip("; ")
+            yield Issue(field_path, message, meant=errors.only_similar(name, files))
 
 
 def _unreadable_settings_problem(error: Exception, folder: Path, name: str) -> str:

@@ -64,7 +64,7 @@ def _link_issues(job: Job, link: str, target: Path, place: _Place) -> Iterator[I
     """Yield issues of a link that hides files of the job, or whose target trials would not find."""
     field = ("links", link)
     trial_program = job.roles()[0].program
-    own_files = [] if trial_program is None else [trial_program.file, trial_program.script]
+    own_files = [] if trial_program is None else [*trial_program.files, trial_program.script]
     for file in own_files:
         if file and PurePath(file).is_relative_to(link):
             yield Issue(field, f"has {file}, of which each trial needs its own copy; link to other paths in it")

@@ -308,7 +308,7 @@ def _apply_overrides(
     """
     without_overrides = job_draft.copy()
     overrides = _apply_sets(job_draft, layers.sets)
-    in_settings_file = _values_in_settings_file(job_draft.data.get("arguments"), folder)
+    in_settings_file = _values_in_settings_files(job_draft.data.get("arguments"), folder)
     parameters = _Parameters(without_overrides.data, names, commented, in_settings_file)
     overrides += _apply_flags(job_draft, layers.overrides, parameters)
     sources = [override.source for override in overrides]
@@ -335,14 +335,20 @@ def _commented_params(file: Path) -> dict[str, str]:
     return dict(_COMMENTED_PARAM.findall(file.read_text(encoding="utf-8")))
 
 
-def _values_in_settings_file(job_arguments: Any, folder: Path) -> Mapping[str, Any]:
-    """Return the values in the settings file of a job, by dotted name; {} without one, or if it cannot be read."""
-    name = job_arguments.get("file") if isinstance(job_arguments, dict) else job_arguments
-    if not isinstance(name, str) or not (isinstance(job_arguments, dict) or name.endswith(settings.SUFFIXES)):
-        return {}
-    with contextlib.suppress(OSError, ValueError):  # an issue, which the validation finds
-        return settings.values((folder / name).read_text(encoding="utf-8"), name)
-    return {}
+def _values_in_settings_files(job_arguments: Any, folder: Path) -> Mapping[str, Any]:
+    """Return the values in the settings files of a job, by dotted name; those of a file that cannot be read are left out."""
+    names: list[Any] = []
+    if isinstance(job_arguments, str) and job_arguments.endswith(settings.SUFFIXES):
+        names = [job_arguments]
+    elif isinstance(job_arguments, dict):
+        files = job_arguments.get("files")
+        names = [job_arguments.get("file"), *(files if isinstance(files, (list, tuple)) else ())]
+    file_values: dict[str, Any] = {}
+    for name in names:
+        if isinstance(name, str):
+            with contextlib.suppress(OSError, ValueError):  # an issue, which the validation finds
+                file_values |= settings.values((folder / name).read_text(encoding="utf-8"), name)
+    return file_values
 
 
 class _Parameters(NamedTuple):
@@ -352,18 +358,18 @@ class _Parameters(NamedTuple):
         data: Fields of the job, which may be invalid.
         names: Names of the parameters in the job and its profile.
         commented: Texts of the parameters that the job file lists as comments, by name.
-        in_settings_file: Values in the settings file of the job, by dotted name.
+        in_settings_files: Values in the settings files of the job, by dotted name.
     """
 
     data: Mapping[str, Any]
     names: Collection[str]
     commented: Mapping[str, str]
-    in_settings_file: Mapping[str, Any]
+    in_settings_files: Mapping[str, Any]
 
     def full_name(self, name: str, source: str) -> str:
         """Return the full name of a parameter that the option `source` names. See `fixed_params.full_name`."""
-        names = {*self.names, *self.commented, *self.in_settings_file}
-        return fixed_params.full_name(name, names, source, are_all_known=bool(self.in_settings_file))
+        names = {*self.names, *self.commented, *self.in_settings_files}
+        return fixed_params.full_name(name, names, source, are_all_known=bool(self.in_settings_files))
 
     def is_float(self, name: str) -> bool:
         """Whether a parameter is a float: in a file, `params`, the space, the first point of `enqueue`, or a comment."""

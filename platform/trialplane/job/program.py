@@ -63,7 +63,7 @@ class Program:
         arguments: Further arguments, with placeholders; see `arguments.build`.
         booleans: Format of booleans in flags.
         lists: Format of lists in flags.
-        file: Settings file in which parameters replace values; "" for none.
+        files: Settings files in which parameters replace values.
         cwd: "code", a copy of the job's folder for each trial, or "workdir", an empty folder.
         metrics: Sources of the program's metrics.
         late_metrics: Sources that are read when the program has ended, if the others lack a metric that the job names.
@@ -78,7 +78,7 @@ class Program:
     arguments: tuple[str, ...] = ()
     booleans: str = "switch"
     lists: str = "spread"
-    file: str = ""
+    files: tuple[str, ...] = ()
     cwd: str = "code"
     metrics: tuple[MetricSource, ...] = ()
     late_metrics: tuple[MetricSource, ...] = ()

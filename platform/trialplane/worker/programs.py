@@ -336,15 +336,15 @@ def enter_copy(code: Path, workdir: Path) -> Path:
 def _prepare(program: Program, ctx: context.Context) -> None:
     """Prepare this process for a program: enter the folder in which it runs, and set its environment variables.
 
-    The folder gets a copy of the code if the job says so, and the settings file with the trial's parameters. The folder for
-    checkpoints is created.
+    The folder gets a copy of the code if the job says so, and the settings files with the trial's parameters. The folder
+    for checkpoints is created.
     """
     run_folder = enter_copy(ctx.code, ctx.workdir) if program.cwd == "code" else ctx.workdir
-    if program.file:
-        text = (ctx.code / program.file).read_bytes().decode()  # with its line ends, which may be those of Windows
-        file = run_folder / program.file
+    for name in program.files:
+        text = (ctx.code / name).read_bytes().decode()  # with its line ends, which may be those of Windows
+        file = run_folder / name
         if not file.parent.resolve().is_relative_to(run_folder.resolve()):  # a field `links`; see `inputs.check_inputs`
-            raise errors.InputError(f"{program.file} is in a link out of the trial's folder, and would not be a copy")
+            raise errors.InputError(f"{name} is in a link out of the trial's folder, and would not be a copy")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)  # a link may lead to a file outside of the folder
         file.write_bytes(settings.replace_values(text, ctx.params, file.name).encode())
@@ -372,11 +372,12 @@ def _context_values(ctx: context.Context) -> Mapping[str, Any]:
 
 
 def _arguments(program: Program, ctx: context.Context) -> list[str]:
-    """Return the program's arguments, without the parameters that its command or its settings file has instead."""
+    """Return the program's arguments, without the parameters that its command or its settings files have instead."""
     passed_elsewhere = {name for _, name in arguments.placeholders(program.command)}
-    if program.file:
-        settings_text = (ctx.code / program.file).read_text(encoding="utf-8")
-        passed_elsewhere |= settings.spans(settings_text, program.file).keys()  # the names that it sets
+    for file in program.files:
+        passed_elsewhere |= settings.spans(
+            (ctx.code / file).read_text(encoding="utf-8"), file
+        ).keys()  # the names that it sets
     passed_elsewhere -= {name for _, name in arguments.placeholders(program.arguments)}  # these need their values too
     params = {name: value for name, value in ctx.params.items() if name not in passed_elsewhere}
     return arguments.build(program.arguments, params, _context_values(ctx), program.booleans, program.lists)

@@ -82,7 +82,7 @@ def _make_of_shell_command(command_line: str, shell_call: script.Call, request: 
         return make_of_command(lines[0], request)
     call = None if call is None else calls.existing_call(call)
     started_commands = calls.started_commands(shell_text, shell_call, request)
-    return _write_command_job(command_line, call, request, shell_call, started_commands)
+    return _write_command_job(command_line, call, request, shell_call, lines, started_commands)
 
 
 def _write_command_job(
@@ -90,6 +90,7 @@ def _write_command_job(
     call: script.Call | None,
     request: Request,
     shell_call: script.Call | None = None,
+    shell_lines: Sequence[str] = (),
     started_commands: tuple[str, ...] = (),
 ) -> int:
     """Write the job of a command line, and return the exit code.
@@ -99,6 +100,7 @@ def _write_command_job(
         call: Call of a Python script in it, perhaps by a shell script; None without one.
         request: Options of the user.
         shell_call: Call of a shell script in it; None without one.
+        shell_lines: Python commands of the shell script.
         started_commands: Commands that make the jobs of the shell script's Python commands, for a message.
 
     Raises:
@@ -109,11 +111,12 @@ def _write_command_job(
         words, folder = shlex.join(call.arguments), call.folder
         started_commands = ()  # further arguments reach the Python script
     elif shell_call is not None:
-        words, folder = shlex.join([shell_call.script, *shell_call.arguments]), shell_call.folder
+        words = " ".join([shlex.join([shell_call.script, *shell_call.arguments]), *shell_lines])
+        folder = shell_call.folder
     files_above.refuse_files_above(command_line, words, folder, call, request)
-    file = _named_settings(words, folder, call, request.space)
+    files = _named_settings(words, folder, call, request.space)
     parsed_script = launcher.parse_command_line(
-        command_line, config=file.name, values=file.options, call=call, started_commands=started_commands
+        command_line, configs=files.names, values=files.options, call=call, started_commands=started_commands
     )
     return writing.write_job(
         Origin(
@@ -209,8 +212,8 @@ def _make_of_recipe(title: str, recipe_command: launcher.RecipeCommand, request:
 
 def _named_settings(
     words: str, folder: str, call: script.Call | None, requested: Collection[str]
-) -> settings_file.NamedFile:
-    """Return the settings file that a command or its script names, by its path in the working directory.
+) -> settings_file.NamedFiles:
+    """Return the settings files that a command or its script names, by their paths in the working directory.
 
     Args:
         words: Words of the command that may name files.
@@ -220,13 +223,13 @@ def _named_settings(
     """
     # A script of Hydra has groups of configurations, whose options name no files.
     by_stem = call is not None and "hydra" not in script_folder.source(Path(call.folder, call.script))
-    file = settings_file.named(words, Path(folder), requested, by_stem=by_stem)
-    if not file.name and by_stem and call is not None:
+    files = settings_file.named(words, Path(folder), requested, by_stem=by_stem)
+    if not files.names and by_stem and call is not None:
         script_file = Path(folder, call.script)
-        file = settings_file.named_in_script(words, script_file, Path(folder), requested)
-        if not file.name:
-            file = settings_file.named_in_part(words, script_file, Path(folder), requested)
-    return file._replace(name=os.path.normpath(Path(folder, file.name)) if file.name else "")
+        files = settings_file.named_in_script(words, script_file, Path(folder), requested)
+        if not files.names:
+            files = settings_file.named_in_part(words, script_file, Path(folder), requested)
+    return files._replace(names=tuple(os.path.normpath(Path(folder, name)) for name in files.names))
 
 
 def _secrets_message(variables: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.cli import importing, output
-from trialplane.cli.init_from import calls, smoke, writing
+from trialplane.cli.init_from import calls, settings_file, smoke, writing
 from trialplane.cli.init_from.request import INIT, NewFile, Origin, Request
 from trialplane.errors import InputError
 from trialplane.importing import dvc, launcher, ray, script, script_folder
@@ -138,9 +138,20 @@ def _read_launcher(file: Path, request: Request) -> tuple[str, Script, tuple[str
         text = _INCLUDE.sub(lambda match: _included_text(real.parent / match[1]), text)
     started_commands: tuple[str, ...] = ()
     folder = os.path.relpath(file.parent)
+    files = settings_file.NamedFiles()
     if real.suffix in settings.SHELLS and os.pardir not in folder:  # below the working directory, where the user types
-        started_commands = calls.started_commands(text, script.Call(file.name, folder=folder), request)
-    parsed_script = launcher.read(text, str(file), started_commands=started_commands, requested=request.space)
+        shell_call = script.Call(file.name, folder=folder)
+        started_commands = calls.started_commands(text, shell_call, request)
+        lines = " ".join(calls.started_lines(text, shell_call))
+        files = settings_file.named(lines, real.parent, request.space, by_stem=False, only_requested=bool(request.space))
+    parsed_script = launcher.read(
+        text,
+        str(file),
+        started_commands=started_commands,
+        requested=request.space,
+        configs=files.names,
+        values=files.options,
+    )
     return text, parsed_script, started_commands
 
 

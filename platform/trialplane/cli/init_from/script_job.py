@@ -481,16 +481,18 @@ def _own_arguments(name: str, parsed_script: Script, field: Any, *, has_command:
     style = parsed_script.style
     if style is Style.SETTINGS:
         return parsed_script.config
+    files = [parsed_script.config, *parsed_script.further_configs]
     # Arguments after those of a command, which may name a settings file, or besides values of a module.
     if parsed_script.appended or (parsed_script.in_file and style not in _BY_COMMAND):
         if not parsed_script.config:
             return field
-        return {**(field if isinstance(field, dict) else {"items": field}), "file": parsed_script.config}
+        return {**(field if isinstance(field, dict) else {"items": field}), **_files_field(files)}
     if style in _BY_COMMAND:  # no arguments, but perhaps a settings file
         if not parsed_script.config:
             return None
-        file = os.path.normpath(Path(name).parent / parsed_script.config)
-        return file if file.endswith(settings.SUFFIXES) else {"file": file}
+        files = [os.path.normpath(Path(name).parent / file) for file in files]
+        is_short = len(files) == 1 and files[0].endswith(settings.SUFFIXES)
+        return files[0] if is_short else _files_field(files)
     if style is Style.SEARCHES:
         return "none"
     if has_command and style is Style.GLOBALS:
@@ -499,6 +501,11 @@ def _own_arguments(name: str, parsed_script: Script, field: Any, *, has_command:
         items = [item for item in items if item != f"{{{arguments.GLOBALS}}}"]
         return {"items": items, "file": name} if items else name
     return None if field == arguments.FLAGS and not has_command else field
+
+
+def _files_field(files: Sequence[str]) -> dict[str, Any]:
+    """Return the part of the field `arguments` that names settings files."""
+    return {"file": files[0]} if len(files) == 1 else {"files": list(files)}
 
 
 def _command(
@@ -540,7 +547,13 @@ def _plain_call(command: Sequence[str], parsed_script: Script) -> str:
     match command:
         case ["python" | "python3", "-u", file, *_] | ["python" | "python3", file, *_]:  # -u has no effect on a trial
             is_called = call is not None and (call.folder, call.script, call.module) == (".", file, "")
-            return file if is_called and file != parsed_script.config and not values.leads_outside(file) else ""
+            return (
+                file
+                if is_called
+                and file not in (parsed_script.config, *parsed_script.further_configs)
+                and not values.leads_outside(file)
+                else ""
+            )
     return ""
 
 

@@ -297,6 +297,7 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
         command,
         options=options,
         config=command.config if in_file else "",
+        further_configs=command.further_configs if in_file else (),
         appended=appended,
         in_file=tuple(in_file),
         shared_paths=tuple(dict.fromkeys((*shared_in_command, *called_script.shared_paths))),
@@ -362,18 +363,18 @@ def _options_in_file(
         config = next((name for name, values in text_values.items() if guess.space(values)), called.copy.name)
         if not has_parameters or guess.space(text_values[config]):
             in_file = {option.name: option for option in text_values[config]}
-            command = dataclasses.replace(command, config=config)
+            command = dataclasses.replace(command, config=config, further_configs=())
     constants = _requested_constants(called.script, requested, [*in_command, *in_file, *_spellings(declared.options)])
     if constants and not _share_names(requested, in_file):  # a trial can replace values of one file only
         in_file = constants
-        command = dataclasses.replace(command, config=called.copy.name)
+        command = dataclasses.replace(command, config=called.copy.name, further_configs=())
     if called.script.style is not Style.HYDRA:  # which does not list all keys
         path = [Path(called.call.folder), *_python_path(called.call)]
         typed = called.call.arguments
         module, constants, declared = _module_constants(called.copy, path, requested, declared, in_file, in_command, typed)
         if constants:
             in_file = constants
-            command = dataclasses.replace(command, config=module)
+            command = dataclasses.replace(command, config=module, further_configs=())
     return command, in_file, declared
 
 

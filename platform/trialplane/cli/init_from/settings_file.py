@@ -71,19 +71,16 @@ class SettingsFile:
         return dataclasses.replace(self, name=name, options=tuple(_options(self.folder / name)), others=())
 
 
-class NamedFile(NamedTuple):
-    """A settings file that a command names.
+class NamedFiles(NamedTuple):
+    """The settings files that a command names.
 
     Attributes:
-        name: Path of the file; "" without one.
-        options: Its values.
+        names: Paths of the files.
+        options: Their values. Of several with the same name, it is that of the first file.
     """
 
-    name: str
-    options: Sequence[Option]
-
-
-_NO_FILE = NamedFile("", ())
+    names: tuple[str, ...] = ()
+    options: Sequence[Option] = ()
 
 
 class _Stage(NamedTuple):
@@ -192,10 +189,12 @@ def _is_worth_search(name: str, options: Sequence[Option], parsed_script: Script
     return bool(guess.space(options)) and not has_own_values
 
 
-def named(command: str, folder: Path, requested: Collection[str] = (), *, by_stem: bool = True) -> NamedFile:
-    """Return the settings file that a command line names.
+def named(
+    command: str, folder: Path, requested: Collection[str] = (), *, by_stem: bool = True, only_requested: bool = False
+) -> NamedFiles:
+    """Return the settings files that a command line names.
 
-    It is the first one with a parameter that the user wants to search, or else the first one with values worth a search.
+    They are those with the parameters that the user wants to search, or else the first one with values worth a search.
 
     Args:
         command: Command line.
@@ -203,19 +202,26 @@ def named(command: str, folder: Path, requested: Collection[str] = (), *, by_ste
         requested: Names of the parameters that the user wants to search.
         by_stem: Whether the value of an option such as `--config` may also be a file's name without suffix, as
             `--config base` may mean `configs/base.yaml`. A note then says which file that is.
+        only_requested: Whether a file without a parameter that the user wants to search does not count.
     """
     words = _words(command)
     paths = dict.fromkeys(word.removeprefix("./") for word in words)
-    files = [NamedFile(path, _options(folder / path)) for path in paths if _may_be_named(folder, path)]
-    is_by_stem = by_stem and not files
+    options_by_file = {path: _options(folder / path) for path in paths if _may_be_named(folder, path)}
+    is_by_stem = by_stem and not options_by_file
     if is_by_stem:
-        files = [NamedFile(path, _options(folder / path)) for path in _named_by_stem(words, folder)]
-    with_requested = (file for file in files if _has_requested(file.options, requested))
-    worth_search = (file for file in files if guess.space(file.options))
-    file = next(with_requested, None) or next(worth_search, _NO_FILE)
-    if is_by_stem and file.name:
-        output.note(f"{file.name} is taken as the settings file that the command names without its suffix")
-    return file
+        options_by_file = {path: _options(folder / path) for path in _named_by_stem(words, folder)}
+    names: list[str] = []
+    missing = set(requested)  # names that no file has so far
+    for path, options in options_by_file.items():
+        present = {name for name in missing if _has_requested(options, [name])}
+        missing -= present
+        names += [path] if present else []
+    if not names and not only_requested:
+        names = [path for path, options in options_by_file.items() if guess.space(options)][:1]
+    for name in names if is_by_stem else ():
+        output.note(f"{name} is taken as the settings file that the command names without its suffix")
+    options_by_name = {option.name: option for path in reversed(names) for option in options_by_file[path]}
+    return NamedFiles(tuple(names), [*options_by_name.values()])
 
 
 def _words(command: str) -> list[str]:
@@ -253,8 +259,8 @@ def _has_config_path(path: PurePath) -> bool:
     return path.suffix in (".yaml", ".yml") or any(map(_CONFIG_FOLDER.search, path.parts))
 
 
-def named_in_script(command: str, file: Path, folder: Path, requested: Collection[str]) -> NamedFile:
-    """Return the settings file that a script or its modules name or import, with a parameter that the user wants to search.
+def named_in_script(command: str, file: Path, folder: Path, requested: Collection[str]) -> NamedFiles:
+    """Return the settings files that a script or its modules name or import, with parameters that the user wants to search.
 
     The script may name only the file, as `params.json`, and the command or the script its folder: `--model_dir models/a`.
     Files whose paths the script names come first, as a file of the same name in another folder may be one that it writes.
@@ -275,11 +281,10 @@ def named_in_script(command: str, file: Path, folder: Path, requested: Collectio
     folders = (path for path in paths if script_folder.exists(folder / path) and (folder / path).is_dir())
     joined = (f"{path.rstrip('/')}/{name}" for path in folders for name in file_names)
     all_paths = [*words, *imported, *itertools.islice(joined, _MOST_PAIRS)]
-    named_file = named(" ".join(all_paths), folder, requested, by_stem=False)
-    return named_file if _has_requested(named_file.options, requested) else _NO_FILE
+    return named(" ".join(all_paths), folder, requested, by_stem=False, only_requested=True)
 
 
-def named_in_part(command: str, file: Path, folder: Path, requested: Collection[str]) -> NamedFile:
+def named_in_part(command: str, file: Path, folder: Path, requested: Collection[str]) -> NamedFiles:
     """Return the settings file of whose name a word of a command is the beginning and the script has the end.
 
     `--dataset HAR` and `f"{dataset}_Configs"` in the script mean `config_files/HAR_Configs.py`. It must have a parameter
@@ -296,8 +301,8 @@ def named_in_part(command: str, file: Path, folder: Path, requested: Collection[
                 output.note(
                     f"{path} is taken as the settings file, because the script reads *{end} and the command has {word}"
                 )
-                return NamedFile(path.as_posix(), options)
-    return _NO_FILE
+                return NamedFiles((path.as_posix(),), options)
+    return NamedFiles()
 
 
 def _has_requested(options: Sequence[Option], requested: Collection[str]) -> bool:

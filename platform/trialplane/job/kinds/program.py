@@ -44,11 +44,11 @@ class Arguments(models.Model):
         description="Format of lists in flags. spread: --sizes 64 32. repeat: --sizes=64 --sizes=32. comma: --sizes=64,32. "
         "literal: --sizes=[64, 32].",
     )
-    file: str = Field(
-        default="",
-        description="Settings file of the job's folder, YAML, JSON, TOML, INI, gin, Python or a shell script: params.yaml, "
-        "config.py. With another suffix, its text says its format. In each trial's copy, the parameters that the file has "
-        "replace its values. They are not arguments then.",
+    files: tuple[str, ...] = Field(
+        default=(),
+        description="Settings files of the job's folder, YAML, JSON, TOML, INI, gin, Python or shell scripts: params.yaml, "
+        "config.py. With another suffix, a file's text says its format. In each trial's copy, the parameters that a file "
+        "has replace its values. They are not arguments then. `file` names a single one.",
     )
 
 
@@ -62,15 +62,17 @@ def _expand_arguments(value: Any) -> Any:
     """
     if isinstance(value, str):
         if value.endswith(settings.SUFFIXES):
-            return {"items": [], "file": _settings_path(value)}
+            return {"items": [], "files": [_settings_path(value)]}
         if value not in STYLES:
             raise ValueError(f"{value!r} is not flags, hydra, pairs, globals, none, a settings file or a list of arguments")
         return {"items": [] if value == "none" else [f"{{{value}}}"]}
     if isinstance(value, (list, tuple)):
         return {"items": _parse_texts(value)}
-    if isinstance(value, dict) and isinstance(value.get("file"), str) and value["file"]:
-        # Without items, parameters are in the file alone, and not also flags, the default of `items`.
-        value = {"items": [], **value, "file": _settings_path(value["file"])}
+    if isinstance(value, dict) and isinstance(value.get("file"), str) and "files" not in value:
+        value = {**{key: item for key, item in value.items() if key != "file"}, "files": [value["file"]]}
+    if isinstance(value, dict) and isinstance(value.get("files"), (list, tuple)):
+        # Without items, parameters are in the files alone, and not also flags, the default of `items`.
+        value = {"items": [], **value, "files": [_settings_path(name) for name in _parse_texts(value["files"])]}
     if isinstance(value, dict) and isinstance(value.get("items"), str):
         return {**value, **_expand_arguments(value["items"])}  # items: hydra
     return value
@@ -139,7 +141,8 @@ ArgumentsField = Annotated[
                         "items": _described(Arguments, "items", anyOf=[{"enum": list(STYLES)}, _ITEMS]),
                         "booleans": _described(Arguments, "booleans", enum=list(arguments.BOOLEANS), default="switch"),
                         "lists": _described(Arguments, "lists", enum=list(arguments.LISTS), default="spread"),
-                        "file": _described(Arguments, "file", type="string"),
+                        "file": {"type": "string", "description": "A single settings file; see `files`."},
+                        "files": _described(Arguments, "files", type="array", items={"type": "string"}),
                     },
                     "additionalProperties": False,
                 },
@@ -282,7 +285,7 @@ def from_job(job: Ranked) -> Program | None:
         arguments=job_arguments.items,
         booleans=job_arguments.booleans,
         lists=job_arguments.lists,
-        file=job_arguments.file,
+        files=job_arguments.files,
         cwd=job.cwd or "code",
         metrics=_metric_sources(job),
         late_metrics=_LATE_SOURCES if job.metrics is None and "tensorboard" not in (job.capture or ()) else (),
