@@ -542,7 +542,7 @@ def test_variables_before_make_are_exported_to_all_commands_of_a_recipe(platform
 
 def test_a_settings_file_of_a_command_in_a_shell_script_is_searched(platform) -> None:
     write(Path(), {"fit.py": READS_FILE, "a.yaml": "C: 1.0\n", "fit.sh": "N=${N:-2}\npython fit.py a.yaml\n"})
-    result = platform("init", "--from", "fit.sh", "--space", "C=0.1..10:log")
+    result = platform("init", "--from", "fit.sh", "--space", "C=0.1..10:log", "--no-smoke")
     assert result.exit_code == 0, result.output
     job = job_in(".")
     assert job.arguments is not None and job.arguments.files == ("a.yaml",) and set(job.search.parameters) == {"C"}
@@ -2038,15 +2038,19 @@ READS_EPOCHS = "import argparse\np = argparse.ArgumentParser()\np.add_argument('
 @pytest.mark.parametrize(
     ("text", "others", "arguments"),
     [
-        (READS_EPOCHS, ["epochs"], {"items": ("{flags}",), "file": "nets/kinds.py"}),
-        ("size = 2\nexec(open('configurator.py').read())\n", ["size"], {"items": ("{flags}",), "file": "nets/kinds.py"}),
-        ("def fit(size=2): ...\n", [], {"items": (), "file": "nets/kinds.py"}),
-        ("import os\nos.environ.get('SIZE', '2')\n", [], {"items": (), "file": "nets/kinds.py"}),
-        ("open('config.yaml')\n", [], {"items": (), "file": "nets/kinds.py"}),  # whose values are others
-        ("open('sizes.yaml')\n", [], {"items": (), "file": "sizes.yaml"}),  # which has it, too
-        ("DEPTH = 3\n", [], {"items": ("{globals}",), "file": ""}),  # so it is no default of the module's
-        ("size = 2\n", ["size"], {"items": ("{globals}",), "file": "nets/kinds.py"}),  # in the script's text, and in a file
-        ("size = 2\nopen('sizes.yaml')\n", ["size"], {"items": ("{globals}",), "file": "sizes.yaml"}),
+        (READS_EPOCHS, ["epochs"], {"items": ("{flags}",), "files": ("nets/kinds.py",)}),
+        ("size = 2\nexec(open('configurator.py').read())\n", ["size"], {"items": ("{flags}",), "files": ("nets/kinds.py",)}),
+        ("def fit(size=2): ...\n", [], {"items": (), "files": ("nets/kinds.py",)}),
+        ("import os\nos.environ.get('SIZE', '2')\n", [], {"items": (), "files": ("nets/kinds.py",)}),
+        ("open('config.yaml')\n", [], {"items": (), "files": ("nets/kinds.py",)}),  # whose values are others
+        ("open('sizes.yaml')\n", [], {"items": (), "files": ("sizes.yaml",)}),  # which has it, too
+        ("DEPTH = 3\n", [], {"items": ("{globals}",), "files": ()}),  # so it is no default of the module's
+        (
+            "size = 2\n",
+            ["size"],
+            {"items": ("{globals}",), "files": ("nets/kinds.py",)},
+        ),  # in the script's text, and in a file
+        ("size = 2\nopen('sizes.yaml')\n", ["size"], {"items": ("{globals}",), "files": ("sizes.yaml",)}),
     ],
 )
 def test_a_script_has_a_value_of_a_module_that_nothing_else_sets(

@@ -402,6 +402,17 @@ def test_a_module_with_new_values_is_neither_imported_by_the_template_nor_its_ol
         assert slot.outcome("", depth=7).metrics == {"score": 7.0}
 
 
+def test_parameters_replace_their_values_in_each_settings_file(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.json").write_text('{"lr": 1, "seed": 2}')
+    (tmp_path / "code" / "model.json").write_text('{"width": 3, "seed": 4}')
+    script = "import json\nvalues = [json.load(open(f'{name}.json')) for name in ('train', 'model')]\n"
+    script += "print('score=' + ''.join(str(value) for file in values for value in file.values()))\n"
+    program = Program(script="train.py", arguments=(), files=("train.json", "model.json"), metrics=STDOUT, names=("score",))
+    with Bench(tmp_path, {"train": script}, program=program) as slot:
+        assert slot.outcome("", lr=5, width=6, seed=7).metrics == {"score": 5767.0}
+
+
 @pytest.mark.parametrize(
     ("printed", "value"),
     [
