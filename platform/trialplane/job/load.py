@@ -308,8 +308,8 @@ def _apply_overrides(
     """
     without_overrides = job_draft.copy()
     overrides = _apply_sets(job_draft, layers.sets)
-    in_settings_file = _values_in_settings_files(job_draft.data.get("arguments"), folder)
-    parameters = _Parameters(without_overrides.data, names, commented, in_settings_file)
+    in_settings_files = _values_in_settings_files(job_draft.data.get("arguments"), folder)
+    parameters = _Parameters(without_overrides.data, names, commented, in_settings_files)
     overrides += _apply_flags(job_draft, layers.overrides, parameters)
     sources = [override.source for override in overrides]
     for name, amount in training.scaled_resources(without_overrides.data, job_draft.data).items():
@@ -375,7 +375,7 @@ class _Parameters(NamedTuple):
         """Whether a parameter is a float: in a file, `params`, the space, the first point of `enqueue`, or a comment."""
         points = self.data.get("enqueue")
         first_point = points[0] if isinstance(points, list) and points else None
-        sections = [self.data.get("params"), self.data.get("space"), first_point, self.in_settings_file]
+        sections = [self.data.get("params"), self.data.get("space"), first_point, self.in_settings_files]
         definitions = [section[name] for section in sections if isinstance(section, dict) and name in section]
         with contextlib.suppress(SpecError):  # a comment may be any text
             definitions.append(document.scalar(self.commented.get(name, ""), name))
