@@ -196,7 +196,7 @@ class Names:
             elif metric:
                 metrics.setdefault(metric, value)
         # NaN, which stands for no step, is not valid. A step that the job names may be a fraction, and is rounded down.
-        rank = min(named_steps, default=-1)
+        rank = min(named_steps) if named_steps else -1
         step = named_steps.get(rank, math.nan)
         is_valid_step = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)
         is_epoch = rank >= 0 and rank == self._epoch_rank
