@@ -402,6 +402,16 @@ def test_a_module_with_new_values_is_neither_imported_by_the_template_nor_its_ol
         assert slot.outcome("", depth=7).metrics == {"score": 7.0}
 
 
+def test_processes_that_import_the_script_anew_have_its_replaced_values(tmp_path: Path) -> None:
+    script = "import multiprocessing\nSCALE = 2  # as it is\n\ndef scaled(value):\n    return SCALE * value\n\n"
+    script += "if __name__ == '__main__':\n    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+    script += "        print('score=%f' % sum(pool.map(scaled, [1, 2])))\n"
+    program = Program(script="train.py", arguments=("{globals}",), metrics=STDOUT, names=("score",))
+    with Bench(tmp_path, {"train": script}, program=program) as slot:
+        assert slot.outcome("", SCALE=7).metrics == {"score": 21.0}
+    assert (tmp_path / "code" / "train.py").read_text() == script
+
+
 def test_parameters_replace_their_values_in_each_settings_file(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.json").write_text('{"lr": 1, "seed": 2}')

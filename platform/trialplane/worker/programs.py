@@ -179,7 +179,7 @@ class Script:
         file = _code_folder(self._program, ctx) / self._program.script
         if any(source.source == "mlflow" for source in self._program.metrics):
             mlflow_runs.report_to(functools.partial(ctx.note, "mlflow"))
-        code = self._code_with(ctx.params)
+        code = self._code_with(ctx)
         main = self._enter_main(file, ctx)
         _allow_start_method()
         pid = os.getpid()
@@ -200,11 +200,17 @@ class Script:
                 _end_fork(sys.exc_info()[1])
         return {}
 
-    def _code_with(self, params: Mapping[str, Any]) -> types.CodeType:
-        """Return the code to run; with parameters in place of its values, as `lr = 0.1`, if the arguments have {globals}."""
+    def _code_with(self, ctx: context.Context) -> types.CodeType:
+        """Return the code to run; with parameters in place of its values, as `lr = 0.1`, if the arguments have {globals}.
+
+        The trial's copy of the script gets the same code: processes of multiprocessing with `spawn`, such as those of a
+        DataLoader, import it anew.
+        """
         if f"{{{arguments.GLOBALS}}}" not in self._program.arguments:
             return self._code
-        tree = arguments.replace_values(notebook.parse(self._text), params)
+        tree = arguments.replace_values(notebook.parse(self._text), ctx.params)
+        if self._program.cwd == "code":
+            _replace_file(folder(self._program, ctx.workdir), self._program.script, ast.unparse(tree))
         return compile(tree, self._code.co_filename, "exec", dont_inherit=True)
 
     def _enter_main(self, file: Path, ctx: context.Context) -> types.ModuleType:
@@ -342,14 +348,7 @@ def _prepare(program: Program, ctx: context.Context) -> None:
     run_folder = enter_copy(ctx.code, ctx.workdir) if program.cwd == "code" else ctx.workdir
     for name in program.files:
         text = (ctx.code / name).read_bytes().decode()  # with its line ends, which may be those of Windows
-        file = run_folder / name
-        if not file.parent.resolve().is_relative_to(run_folder.resolve()):  # a field `links`; see `inputs.check_inputs`
-            raise errors.InputError(f"{name} is in a link out of the trial's folder, and would not be a copy")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.unlink(missing_ok=True)  # a link may lead to a file outside of the folder
-        file.write_bytes(settings.replace_values(text, ctx.params, file.name).encode())
-        if file.suffix == ".py":  # Python would take the bytecode of a text of this length and, in whole seconds, this age
-            Path(importlib.util.cache_from_source(file)).unlink(missing_ok=True)
+        _replace_file(run_folder, name, settings.replace_values(text, ctx.params, Path(name).name))
     os.chdir(run_folder)
     if "://" not in ctx.checkpoints:
         with contextlib.suppress(OSError):  # the program gets the error when it writes there
@@ -359,6 +358,27 @@ def _prepare(program: Program, ctx: context.Context) -> None:
         capture.enter_wandb(run_folder)
     if program.packages:  # for the interpreters that the program starts
         os.environ |= module_path.import_variables(str(_code_folder(program, ctx)), os.environ)
+
+
+def _replace_file(run_folder: Path, name: str, text: str) -> None:
+    """Write a text into a trial's copy of a file.
+
+    Args:
+        run_folder: Folder of the trial.
+        name: Path of the file in it.
+        text: The text.
+
+    Raises:
+        InputError: The file is in a link out of the folder.
+    """
+    file = run_folder / name
+    if not file.parent.resolve().is_relative_to(run_folder.resolve()):  # a field `links`; see `inputs.check_inputs`
+        raise errors.InputError(f"{name} is in a link out of the trial's folder, and would not be a copy")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)  # a link may lead to a file outside of the folder
+    file.write_bytes(text.encode())
+    if file.suffix == ".py":  # Python would take the bytecode of a text of this length and, in whole seconds, this age
+        Path(importlib.util.cache_from_source(file)).unlink(missing_ok=True)
 
 
 def _code_folder(program: Program, ctx: context.Context) -> Path:

@@ -873,9 +873,21 @@ def _requested_objective(job: ScriptJob, requested: Mapping[str, str], result: s
         reason = f"{metric} of held-out data, as other lines print {metric}, too"
         return Objective(smoke.STDOUT, {**requested, "metric": held_out}, reason)
     shown = [(source, name) for source, metrics in result.metrics.items() for name in metrics]
-    same = [(source, name) for source, name in shown if name == metric]
-    same.sort(key=lambda pair: (metric not in result.exact.get(pair[0], ()), _is_only_in_bars(pair[0], pair[1], result)))
-    same += [(source, name) for source, name in shown if smoke.spelling(name) == smoke.spelling(metric)]
+    same = [(source, name) for source, name in shown if name == metric or smoke.spelling(name) == smoke.spelling(metric)]
+    exact_values = [result.metrics[source][metric] for source in result.exact if metric in result.exact[source]]
+
+    def order(source: MetricSource, name: str) -> tuple[bool, bool, bool, bool]:
+        """Return the order of a metric, the least first.
+
+        The lines that spell it exactly so come before all lines of the output, and a source with such a spelling before one
+        with another value. Of equal values, those of the output come first, which may be a curve, but bars come last.
+        """
+        value = result.metrics[source][name]
+        is_other = bool(exact_values) and not any(_is_rounded(value, exact_value) for exact_value in exact_values)
+        is_inexact = not exact_values and name != metric
+        return not source.pattern, is_other, is_inexact, _is_only_in_bars(source, metric, result)
+
+    same.sort(key=lambda pair: order(*pair))
     if same:
         source, name = same[0]
         is_exact = metric in result.exact.get(source, ())
