@@ -656,6 +656,18 @@ def test_a_smoke_run_is_bounded(
     assert made().objectives[0].metric == metric
 
 
+def test_a_requested_metric_that_a_stopped_run_has_not_shown_is_kept(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smoke, "LONGEST", 2.0)
+    endless = "import signal\nprint('loss=0.5', flush=True)\nwhile True:\n    signal.pause()\nprint('Test loss: 1')\n"
+    (written / "fit.py").write_text(f"lr = 0.1\n{endless}")
+    result = platform("init", "--from", str(written / "fit.py"), "--objective", "F1 Score:max")
+    told = "it had not shown F1 Score by then; for a longer run remove job.yaml and type `platform init --from"
+    assert told in result.stderr and "name yours" not in result.stderr, result.output
+    assert made().objectives[0].metric == "F1 Score"
+
+
 @pytest.mark.parametrize(
     ("printed", "objective"),
     [

@@ -649,8 +649,13 @@ def _print_result(
         output.note(f"{name} failed after {duration}: {result.failure}; {shown}")
         return
     output.note(f"{name} {'ended' if result.ended else 'was stopped'} after {duration}; {shown}")
-    has_all_requested = bool(requested) and set(map(smoke.spelling, requested)) <= set(map(smoke.spelling, all_names))
-    if not result.ended and not has_all_requested:
+    shown_spellings = set(map(smoke.spelling, all_names))
+    missing = [metric for metric in requested if smoke.spelling(metric) not in shown_spellings]
+    if not result.ended and missing:
+        output.note(
+            f"it had not shown {' and '.join(missing)} by then; for a longer run remove {load.FILE} and type `{command}`"
+        )
+    elif not result.ended and not requested:
         later_names = smoke.names_in_code(texts, all_names)
         guessed = guess.objective(dict.fromkeys(later_names or names, 0.0)) or {"direction": "minimize"}
         option = f"--objective {later_names[0] if later_names else 'METRIC'}:{guessed['direction'][:3]}"  # min or max
@@ -660,7 +665,7 @@ def _print_result(
             f"`platform submit hpo {folder} {option} --local`, or remove {load.FILE} and type `{command}`"
         )
     exact = set().union(*result.exact.values())
-    for metric in [] if result.ended or not has_all_requested else requested:
+    for metric in [] if result.ended or missing else requested:
         if metric not in exact and any(re.search(rf"[\"']{re.escape(metric)}(?!\w)", text) for text in texts):
             output.note(
                 f"{name} has shown {metric} in another spelling only, and has this one in its code: if it writes {metric} "
