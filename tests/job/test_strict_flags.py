@@ -36,6 +36,7 @@ READS = "args = p.parse_args()\n"
         ),
         (PARSER.replace("p.add_argument('-r'", "g = p.add_argument_group('x')\ng.add_argument('-r'") + READS,),
         (CLASS,),
+        (PARSER + "def main(args): ...\nif __name__ == '__main__':\n    main(p.parse_args())\n",),
     ],
 )
 def test_the_flags_of_a_parser_are_all(texts: tuple[str, ...]) -> None:
@@ -53,6 +54,12 @@ def test_the_flags_of_a_parser_are_all(texts: tuple[str, ...]) -> None:
         PARSER + "Trainer.add_argparse_args(p)\n" + READS,
         PARSER + "for name in names: p.add_argument('--' + name)\n" + READS,
         PARSER + "p.add_argument(*flags)\n" + READS,
+        PARSER + "add = p.add_argument\nadd('--depth')\n" + READS,
+        PARSER + "add = functools.partial(p.add_argument, type=int)\nadd('--depth')\n" + READS,
+        PARSER + "p.add_argument('rest', nargs=argparse.REMAINDER)\n" + READS,
+        PARSER + "library.extend(p.add_argument_group('x'))\n" + READS,
+        PARSER + "g = p.add_argument_group('x')\nlibrary.extend(g)\n" + READS,
+        PARSER + "library.extend({'parser': p})\n" + READS,
         PARSER + "sub = p.add_subparsers()\n" + READS,
         PARSER + "p = library.parser()\n" + READS,
         PARSER.replace("Parser()", "Parser(parents=[base])") + READS,

@@ -6,10 +6,11 @@ import ast
 import re
 from collections.abc import Collection, Sequence
 
-_METHODS = ("add_argument", "add_argument_group", "add_mutually_exclusive_group", "parse_args")  # of parsers
+_GROUPS = ("add_argument_group", "add_mutually_exclusive_group")
+_METHODS = ("add_argument", "parse_args", *_GROUPS)  # of parsers
 # Names in code that may read arguments otherwise, or take other flags: sys.argv, parse_known_args, HfArgumentParser.
 _OTHER_READERS = re.compile(
-    r"argv|.*parse_(?:known|intermixed)\w*|\w+ArgumentParser|add_subparsers|.*(?:CLI|cli|FLAGS|flags)"
+    r"\w*argv|REMAINDER|.*parse_(?:known|intermixed)\w*|\w+ArgumentParser|add_subparsers|.*(?:CLI|cli|FLAGS|flags)"
 )
 _OTHER_FLAGS = ("parents", "fromfile_prefix_chars", "prefix_chars")  # arguments of a parser
 
@@ -26,7 +27,7 @@ def names(trees: Sequence[ast.Module]) -> set[str] | None:
     methods = [call for call in calls if isinstance(call.func, ast.Attribute) and _called(call) in _METHODS]
     if not any(_called(call) == "parse_args" for call in methods) or any(map(_may_take_others, nodes)):
         return None
-    # Each parser must come from a function of the project, or be its argument. Another function that gets one may add flags.
+    # Each parser must come from a function of the project, or be its argument.
     creators = {*functions, *_METHODS, "ArgumentParser"}
     parsers = {ast.unparse(call.func.value) for call in methods if isinstance(call.func, ast.Attribute)}
     created = {argument.arg for arguments in functions.values() for argument in (*arguments.posonlyargs, *arguments.args)}
@@ -36,8 +37,7 @@ def names(trees: Sequence[ast.Module]) -> set[str] | None:
             if not isinstance(node.value, ast.Call) or _called(node.value) not in creators:
                 return None
             created.add(name)
-    is_given_away = any(_has(call, parsers) and _called(call) not in creators for call in calls)
-    if is_given_away or not parsers <= created:
+    if not parsers <= created or _may_be_changed_elsewhere(nodes, parsers, creators):
         return None
     flags: set[str] = set()
     for call in methods:
@@ -73,7 +73,42 @@ def _may_take_others(node: ast.AST) -> bool:
     return False
 
 
-def _has(call: ast.Call, parsers: Collection[str]) -> bool:
-    """Return whether a call has a parser as an argument."""
-    values = (*call.args, *(keyword.value for keyword in call.keywords))
-    return any(isinstance(value, (ast.Name, ast.Attribute)) and ast.unparse(value) in parsers for value in values)
+def _may_be_changed_elsewhere(nodes: Sequence[ast.AST], parsers: Collection[str], creators: Collection[str]) -> bool:
+    """Return whether a parser, a group of its flags or one of its methods is used in a way that may add other flags.
+
+    `library.add_flags(parser)` may add some, and so may `add = parser.add_argument` or `plugins["a"] = parser`.
+
+    Args:
+        nodes: All nodes of the trees.
+        parsers: Parsers and groups whose methods are called, as in the code.
+        creators: Names of the functions that may get parsers.
+    """
+    known_uses: set[int] = set()  # ids of nodes
+    called_functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    groups: set[str] = set()
+    for node in nodes:
+        match node:
+            case ast.Attribute(value=value, attr=name) if name not in _METHODS or id(node) in called_functions:
+                known_uses.add(id(value))
+            case ast.Call() if _called(node) in creators:
+                known_uses.update(map(id, (*node.args, *(keyword.value for keyword in node.keywords))))
+            case ast.Return(value=ast.expr() as value):
+                known_uses.add(id(value))
+            case ast.Assign(targets=[target], value=ast.Call() as call) if _called(call) in _GROUPS:
+                known_uses.add(id(call))
+                groups.add(ast.unparse(target))
+            case ast.Expr(value=ast.Call() as call):
+                known_uses.add(id(call))
+    texts = {*parsers, *groups}
+    last_names = {text.rpartition(".")[2] for text in texts}
+    for node in nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name, ctx=ast.Load()):
+                is_parser = name in last_names and ast.unparse(node) in texts
+            case ast.Call():
+                is_parser = _called(node) in _GROUPS
+            case _:
+                is_parser = False
+        if is_parser and id(node) not in known_uses:
+            return True
+    return False
