@@ -1,6 +1,6 @@
-"""Options from the texts of a command.
+"""Options from the text of a shell script.
 
-Not checked here: how commands are read (tests/cli/test_programs.py).
+Not checked here: how launchers become jobs (tests/cli/test_programs.py).
 """
 
 from __future__ import annotations
@@ -10,22 +10,6 @@ from typing import Any
 import pytest
 
 from trialplane.importing import launcher
-from trialplane.wire.declared import Option
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "default", "expected_kind"),
-    [
-        ("float", "3", 3, "float"),
-        ("str", "3", 3, "int"),
-        ("int", "small", "small", "str"),
-        ("bool", "true", None, "str"),
-        ("str", "[1]", None, "str"),
-    ],
-)
-def test_an_argument_has_a_kind_that_fits_its_text(kind: str, text: str, default: Any, expected_kind: str) -> None:
-    expected = Option("size", default, expected_kind, flag="-s")
-    assert launcher.with_default(Option("size", kind=kind, flag="-s", required=True), text) == expected
 
 
 @pytest.mark.parametrize(
@@ -58,10 +42,3 @@ def test_a_number_of_a_shell_script_named_like_a_variable_with_a_default_is_no_f
     text = "LR=${LR:-0.1}\npython a.py --lr $LR\npython b.py --lr 0.2\n"
     script = launcher.read(text, "run.sh", requested=(requested,))
     assert [(option.name, option.default) for option in script.options] == [("LR", 0.1)]
-
-
-@pytest.mark.parametrize("command", ["python train.py -q", "python train.py -q | tee log"])
-def test_parameters_that_a_command_lacks_are_appended_in_the_order_of_their_positions(command: str) -> None:
-    script = launcher.parse_command_line(command, call=launcher.find_call(command))
-    with_parameters = launcher.with_positions(script, {2: Option("depth"), 0: Option("quiet"), 1: Option("lr")})
-    assert "python train.py {quiet} {lr} {depth}" in " ".join(with_parameters.command)

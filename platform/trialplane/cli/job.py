@@ -15,7 +15,7 @@ from trialplane.cli import importing, kinds, names, output
 from trialplane.cli.init_from import from_command, from_file
 from trialplane.cli.init_from.request import Request
 from trialplane.errors import EXIT_OK, InputError, OtherFolderError, SpecError
-from trialplane.importing import dvc, launcher, script_folder
+from trialplane.importing import dvc, makefile, script_folder
 from trialplane.job import load, mlflow_names, requirements, schema, short_forms, verdict
 from trialplane.job.kinds import base
 from trialplane.plan import plan as planning
@@ -158,7 +158,7 @@ def _create_from(source: str, request: Request) -> int:
     is_command = len(source.split()) > 1 or source == "make"  # a command of one word would be a file
     if is_command and not script_folder.exists(file):  # the name of a file may have spaces, too
         return from_command.make_of_command(source, request)
-    if launcher.is_makefile(file) and file.is_file():
+    if makefile.is_makefile(file) and file.is_file():
         return from_command.make_of_makefile(file, request)
     tool = importing.source_of(file)
     if not tool:

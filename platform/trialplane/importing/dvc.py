@@ -20,7 +20,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.errors import Issue, SpecError
-from trialplane.importing import guess, hydra, launcher, search
+from trialplane.importing import guess, hydra, placeholders, search, shell
 from trialplane.importing.script import Call, Script, Style, settings_options
 from trialplane.job import arguments, credentials, document, settings, values
 from trialplane.job.numeric import is_number
@@ -119,7 +119,7 @@ def find_command(text: str) -> Command | None:
     Raises:
         SpecError: An option cannot be read.
     """
-    call = launcher.last_call(text, _call)
+    call = shell.last_call(text, _call)
     return None if call is None else _command(call)
 
 
@@ -265,7 +265,7 @@ class _Pipeline:
         config = self._rewritten_file(options_by_file, requested)
         options = self._searchable(options_by_file.get(config, ())) | self._placeholders
         if not options:
-            text, options = launcher.number_placeholders(text)
+            text, options = placeholders.for_numbers(text)
         self._check_names(options, options_by_file, config)
         self._raise_issues()
         self._note_stages(stages, names)
@@ -279,7 +279,7 @@ class _Pipeline:
             config=config,
             command=(*(("env", *assignments) if assignments else ()), "bash", "-c", text),
             paths=tuple(dict.fromkeys(path for path in paths if path.startswith(os.pardir))),
-            notes=(*launcher.secret_notes(self._text, own_secrets), *map(_secret_note, self._secrets), *self._notes),
+            notes=(*credentials.upload_notes(self._text, own_secrets), *map(_secret_note, self._secrets), *self._notes),
             metric_files=self._metric_files(stages),
             outputs=tuple(dict.fromkeys(path for stage in stages for path in stage.outs)),
             fixed=tuple(self._command.values),

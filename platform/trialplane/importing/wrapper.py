@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from trialplane.importing import launcher
+from trialplane.importing import shell
 from trialplane.importing.script import Call
 from trialplane.job import credentials, settings
 
@@ -66,7 +66,7 @@ class _Branches:
 
 def find_call(text: str) -> Call | None:
     """Return the call of a shell script in a command line; None without one. `Call.script` is then the shell script."""
-    return launcher.last_call(text, _shell_call)
+    return shell.last_call(text, _shell_call)
 
 
 def _shell_call(words: Sequence[str]) -> Call | None:
@@ -85,7 +85,7 @@ def wrapped_call(text: str, shell_call: Call) -> Call | None:
     Its arguments are those in the shell script and those of the command line, and its positions are those of the shell
     script's call.
     """
-    call = launcher.find_call(_read_text(text, shell_call))
+    call = shell.find_call(_read_text(text, shell_call))
     if call is None or _ALL_ARGUMENTS not in call.arguments:
         return None
     folder = os.path.normpath(PurePath(shell_call.folder, call.folder))
@@ -99,7 +99,7 @@ def wrapped_call(text: str, shell_call: Call) -> Call | None:
 def python_commands(text: str, shell_call: Call) -> list[str]:
     """Return the Python commands that a shell script starts, as one types them where the shell script is called."""
     commands: dict[str, None] = {}  # a set in the order of the script
-    for command, call in launcher.python_commands(_read_text(text, shell_call)).items():
+    for command, call in shell.python_commands(_read_text(text, shell_call)).items():
         folder = os.path.normpath(PurePath(shell_call.folder, call.folder))
         variables = {**shell_call.variables, **call.variables}
         missing_variables = {name: value for name, value in variables.items() if f"{name}=" not in command}  # not set there
@@ -116,14 +116,14 @@ def only_sets_up(text: str, shell_call: Call) -> bool:
     Besides the command, the script may then only set variables, change the folder, and print.
     """
     script_text = _read_text(text, shell_call)
-    for command in launcher.python_commands(script_text):  # `cd src && python train.py` becomes the harmless `echo`
+    for command in shell.python_commands(script_text):  # `cd src && python train.py` becomes the harmless `echo`
         script_text = re.sub(rf"(?:\bcd\s+[^\s$`|&;<>]+\s*&&\s*)?{re.escape(command)}", "echo", script_text, count=1)
     return all(_SETUP.fullmatch(line) or _sets_known_value(line) for line in script_text.splitlines())
 
 
 def _sets_known_value(line: str) -> bool:
     """Return whether a line sets a variable, and only the value of another variable may be unknown."""
-    assignment = launcher.assignment(line)
+    assignment = shell.assignment(line)
     if assignment is None or "export" in line:
         return False
     return not re.search(r"`|\$(?!\w|\{\w+\})", assignment.value)  # `date` and $(date), but not $LR and ${LR}
@@ -136,14 +136,14 @@ def _read_text(text: str, shell_call: Call) -> str:
     branches: list[_Branches] = []  # those that are open at the current line, the innermost last
     variables: dict[str, str] = {}
     lines = []
-    for raw_line in launcher.shell_lines(_KEYWORD.sub(_on_own_line, text)):
+    for raw_line in shell.lines(_KEYWORD.sub(_on_own_line, text)):
         line = _with_arguments(_OWN_FOLDER.sub(own_folder, raw_line), words)
-        line = _follow_branches(launcher.with_variable_values(line, variables), branches)
+        line = _follow_branches(shell.with_variable_values(line, variables), branches)
         if not all(branch.may_run for branch in branches):
             continue
         if (shift := _SHIFT.match(line)) is not None:
             words = words[int(shift[1] or 1) :]
-        elif (assignment := launcher.assignment(line)) is not None:
+        elif (assignment := shell.assignment(line)) is not None:
             variables[assignment.name] = assignment.value
         lines.append(re.sub(r";;\s*$", "", _with_all_arguments(line, words)))  # `;;` ends a branch of a `case`
     return "\n".join(lines)

@@ -137,6 +137,24 @@ def extract(command: str, removed: Mapping[str, str] = MappingProxyType({})) -> 
     return _INHERITED.sub("", without_secrets + command[end:]), variables
 
 
+def upload_notes(text: str, in_command: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
+    """Yield a remark on each secret in the text of a file, which is uploaded with the job.
+
+    Args:
+        text: The text.
+        in_command: Secrets of the command that is made of it, by the environment variable from which it reads each one.
+    """
+    _, in_text = extract(text)
+    name_by_secret = {secret: name for name, secret in in_text.items()}
+    variable_by_secret = name_by_secret | {secret: variable for variable, secret in in_command.items()}
+    for secret, variable in variable_by_secret.items():
+        name = name_by_secret.get(secret, variable)
+        yield (
+            f"sets {name}, which looks like a secret, and the file is uploaded with the job: remove it there, and type "
+            f"`export {variable}=…` before `platform submit`"
+        )
+
+
 def reference(name: str, value: str, variables: dict[str, str], quote: str = "", following: str = "") -> str:
     """Return the text of the shell that stands for a secret, `"$API_KEY"`, and add its variable to `variables`.
 

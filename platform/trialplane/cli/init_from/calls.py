@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trialplane.cli.init_from import script_probe
 from trialplane.cli.init_from.request import Request
-from trialplane.importing import launcher, script, script_folder, wrapper
+from trialplane.importing import script, script_folder, shell, wrapper
 from trialplane.importing.script import Style
 
 SOURCES = "src"  # folder with the packages of a project, whose modules a command finds only if they are installed
@@ -50,7 +50,7 @@ def started_lines(shell_text: str, shell_call: script.Call) -> list[str]:
     """Return the Python commands of a shell script, as one types them in the working directory."""
     path = os.path.normpath(Path(shell_call.folder, shell_call.script))
     started_here = wrapper.python_commands(shell_text, dataclasses.replace(shell_call, script=path, folder="."))
-    calls = map(launcher.find_call, started_here)
+    calls = map(shell.find_call, started_here)
     if any(call is not None and existing_call(call) for call in calls):  # its paths are relative to the working directory
         return started_here
     return wrapper.python_commands(shell_text, shell_call)

@@ -13,7 +13,8 @@ from trialplane.cli import output
 from trialplane.cli.init_from import calls, files_above, from_file, script_probe, settings_file, writing
 from trialplane.cli.init_from.request import Origin, Request
 from trialplane.errors import InputError, SpecError
-from trialplane.importing import dvc, launcher, script, script_folder, wrapper
+from trialplane.importing import command_text, dvc, launcher, makefile, placeholders, script, script_folder, shell, wrapper
+from trialplane.importing.makefile import RecipeCommand
 from trialplane.job import credentials, load
 
 
@@ -26,13 +27,13 @@ def make_of_command(command_line: str, request: Request) -> int:
     Raises:
         InputError, SpecError: See `from_file.make`.
     """
-    if not launcher.on_one_line(command_line):
+    if not command_text.on_one_line(command_line):
         raise InputError(f"{command_line} is only a comment; give a command; nothing was changed")
-    command_line, secrets = credentials.extract(launcher.on_one_line(command_line))
+    command_line, secrets = credentials.extract(command_text.on_one_line(command_line))
     request = dataclasses.replace(request, secrets={**request.secrets, **secrets})
     if secrets:
         output.note(_secrets_message(list(secrets)))
-    command_line, removed_parts = launcher.without_own_log(command_line)
+    command_line, removed_parts = command_text.without_own_log(command_line)
     if removed_parts:
         parts = " and ".join(f"`{part}`" for part in removed_parts)
         output.note(f"{parts}: left out of the command, because a trial waits for its end, and has a log of its own")
@@ -41,16 +42,16 @@ def make_of_command(command_line: str, request: Request) -> int:
         for name, fields in request.space.items()
         if (choices := fields.get("choices")) and all(isinstance(choice, bool) for choice in choices)
     ]
-    command_line, removed_switches = launcher.without_switches(command_line, switches)
+    command_line, removed_switches = command_text.without_switches(command_line, switches)
     if removed_switches:
         request = dataclasses.replace(request, switched_on=tuple(removed_switches))
         flags = ", ".join(removed_switches.values())
         output.note(f"{flags}: taken out of the command, because it is searched")
-    command_line = launcher.with_code_values(command_line, request.space)
-    command_line = launcher.with_texts(command_line, request.space, launcher.find_call(command_line))
+    command_line = command_text.with_code_values(command_line, request.space)
+    command_line = command_text.with_texts(command_line, request.space, shell.find_call(command_line))
     if (dvc_command := dvc.find_command(command_line)) is not None:
         return from_file.make_of_pipeline(dvc_command, request)
-    call = launcher.find_call(command_line)
+    call = shell.find_call(command_line)
     existing_call = calls.existing_call(call) if call is not None else None
     exit_code = _make_of_other_form(command_line, existing_call, request)
     if exit_code is not None:
@@ -60,7 +61,7 @@ def make_of_command(command_line: str, request: Request) -> int:
     if existing_call is not None and not request.space and calls.starts_study(existing_call):
         return from_file.make(Path(existing_call.folder, existing_call.script), request, existing_call)
     if call is None and request.space:  # whose names the program may declare
-        existing_call = launcher.find_console_call(command_line)
+        existing_call = shell.find_console_call(command_line)
     return _write_command_job(command_line, existing_call, request)
 
 
@@ -77,7 +78,7 @@ def _make_of_shell_command(command_line: str, shell_call: script.Call, request: 
             return from_file.make(Path(shell_call.folder, shell_call.script), request)
     lines = calls.started_lines(shell_text, shell_call) if call is None else []
     takes_line = len(lines) == 1 and wrapper.only_sets_up(shell_text, shell_call)
-    if takes_line and not launcher.has_parameters(command_line):
+    if takes_line and not placeholders.has_parameters(command_line):
         output.note(f"`{command_line}` runs `{lines[0]}`, which is the command of the job")
         return make_of_command(lines[0], request)
     call = None if call is None else calls.existing_call(call)
@@ -115,7 +116,7 @@ def _write_command_job(
         folder = shell_call.folder
     files_above.refuse_files_above(command_line, words, folder, call, request)
     files = _named_settings(words, folder, call, request.space)
-    parsed_script = launcher.parse_command_line(
+    parsed_script = placeholders.parse(
         command_line, configs=files.names, values=files.options, call=call, started_commands=started_commands
     )
     return writing.write_job(
@@ -144,10 +145,10 @@ def _make_of_other_form(command_line: str, existing_call: script.Call | None, re
     Raises:
         InputError, SpecError: See `from_file.make`.
     """
-    makefile = next(filter(Path.is_file, map(Path, launcher.makefiles(command_line))), None)
-    makefile_text = "" if makefile is None else script_folder.source(makefile)
+    makefile_path = next(filter(Path.is_file, map(Path, makefile.possible_paths(command_line))), None)
+    makefile_text = "" if makefile_path is None else script_folder.source(makefile_path)
     _refuse_unmade_file(command_line, makefile_text, request)
-    script_file = launcher.script_without_arguments(command_line)
+    script_file = command_text.script_without_arguments(command_line)
     if script_file:  # such a command is the same as its script
         script_file = existing_call.script if existing_call is not None else script_file
         return from_file.make(Path(script_file), request, script.Call(script_file))
@@ -155,14 +156,14 @@ def _make_of_other_form(command_line: str, existing_call: script.Call | None, re
         is_simple = command_line.startswith("python") and not set(command_line) & set("&|;")
         assignment = f"PYTHONPATH={path}" if is_simple else f"export PYTHONPATH={path} &&"
         return make_of_command(f"{assignment} {command_line}", request)
-    if notebook_file := launcher.executed_notebook(command_line):
+    if notebook_file := command_text.executed_notebook(command_line):
         return from_file.make(Path(notebook_file), request)
-    recipe_command = launcher.made_command(command_line, makefile_text)
+    recipe_command = makefile.made_command(command_line, makefile_text)
     if recipe_command.text:
         return _make_of_recipe(command_line, recipe_command, request)
     if existing_call is not None:  # whose arguments may have the same names
         return None
-    with_variables = launcher.with_make_variables(command_line, makefile_text, request.space)
+    with_variables = makefile.with_variables(command_line, makefile_text, request.space)
     return make_of_command(with_variables, request) if with_variables != command_line else None
 
 
@@ -172,11 +173,11 @@ def _refuse_unmade_file(command_line: str, makefile_text: str, request: Request)
     Raises:
         InputError: It does. The message has the command for the file if it is a script, or else for a target.
     """
-    names = launcher.unmade_names(command_line, makefile_text)
+    names = makefile.unmade_names(command_line, makefile_text)
     file = next((Path(name) for name in names if script_folder.exists(Path(name))), None)
     if file is None:
         return
-    target = launcher.training_target(makefile_text)
+    target = makefile.training_target(makefile_text)
     if file.suffix == ".py" or launcher.is_launcher(file):
         remedy = f"type `{request.command(str(file))}`"
     elif target:
@@ -192,13 +193,13 @@ def make_of_makefile(file: Path, request: Request) -> int:
     Raises:
         InputError, SpecError: See `from_file.make`.
     """
-    recipe_command = launcher.makefile_command(script_folder.source(file))
+    recipe_command = makefile.training_command(script_folder.source(file))
     if not recipe_command.text or file.resolve().parent != Path.cwd():  # a recipe's command runs beside the Makefile
         return from_file.make(file, request)
     return _make_of_recipe(str(file), recipe_command, request)
 
 
-def _make_of_recipe(title: str, recipe_command: launcher.RecipeCommand, request: Request) -> int:
+def _make_of_recipe(title: str, recipe_command: RecipeCommand, request: Request) -> int:
     """Write the job of the command in a recipe of a Makefile; return the exit code.
 
     Raises:

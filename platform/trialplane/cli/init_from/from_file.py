@@ -13,7 +13,7 @@ from trialplane.cli import importing, output
 from trialplane.cli.init_from import calls, settings_file, smoke, writing
 from trialplane.cli.init_from.request import INIT, NewFile, Origin, Request
 from trialplane.errors import InputError
-from trialplane.importing import dvc, launcher, ray, script, script_folder
+from trialplane.importing import dvc, launcher, makefile, ray, script, script_folder
 from trialplane.importing.script import Script, Style
 from trialplane.job import document, load, notebook, settings
 from trialplane.wire.declared import Option
@@ -134,7 +134,7 @@ def _read_launcher(file: Path, request: Request) -> tuple[str, Script, tuple[str
     """
     real = file.resolve()
     text = script_folder.source(real)
-    if launcher.is_makefile(real):
+    if makefile.is_makefile(real):
         text = _INCLUDE.sub(lambda match: _included_text(real.parent / match[1]), text)
     started_commands: tuple[str, ...] = ()
     folder = os.path.relpath(file.parent)

@@ -23,7 +23,7 @@ from trialplane.cli import importing, output
 from trialplane.cli.init_from import bounded, script_job, settings_file
 from trialplane.cli.init_from.request import with_names
 from trialplane.errors import InputError, SpecError
-from trialplane.importing import guess, launcher, positions, script, script_folder
+from trialplane.importing import guess, literals, placeholders, positions, script, script_folder, shell
 from trialplane.importing.script import Script, Style
 from trialplane.job import arguments, module_files, notebook, reach, settings, short_forms
 from trialplane.wire import declared as declared_arguments
@@ -288,7 +288,7 @@ def command_parameters(copy: ScriptCopy, command: Script, requested: Collection[
         reason = f"its script ended before it read its arguments: {declared.failure}"
         raise InputError(f"{copy.file} has no named numbers that could be parameters, and {reason}; nothing was changed")
     if not options and not requested:
-        raise launcher.no_parameters_error(str(copy.file))
+        raise placeholders.no_parameters_error(str(copy.file))
     has_likely = bool(requested or guess.space(options) or guess.positive_floats(options))
     if declared.failure.startswith(_MISSING_LIBRARY) and not has_likely:  # the script's arguments may be likely
         raise InputError(f"{copy.file}: {not_asked(declared)}; install it, and type this again; nothing was changed")
@@ -332,11 +332,13 @@ def _with_placeholders(command: Script, called: _Called, requested: Collection[s
     """Return a command with placeholders for values whose names only its script knows, such as positional arguments."""
     call, declared = called.call, called.declared
     positions = _positional_parameters(called.script, declared, call, requested) | _attached_parameters(declared, call)
-    command = launcher.with_names(launcher.with_positions(command, positions), _options_of_short_flags(command, declared))
+    command = placeholders.with_names(
+        placeholders.with_positions(command, positions), _options_of_short_flags(command, declared)
+    )
     known_names = {option.name for option in (*command.options, *declared.options)}
     searched = {name.lower() for name in set(requested) - known_names}
     variables = [option for option in called.script.variables if option.name.lower() in searched]
-    return launcher.with_variables(command, variables)
+    return placeholders.with_variables(command, variables)
 
 
 def _options_in_file(
@@ -513,7 +515,7 @@ def _positional_parameters(
         return {}
     values: dict[int, Option] = {}
     for option, index in zip(options, indices, strict=False):
-        value = launcher.with_default(option, call.arguments[index])
+        value = literals.with_default(option, call.arguments[index])
         if option.name in requested or isinstance(value.default, (int, float)):
             values[index] = value
     missing = options[len(indices) :]  # from the call
@@ -542,7 +544,7 @@ def _attached_parameters(declared: Declared, call: script.Call) -> dict[int, Opt
         match = re.fullmatch(rf"(-\w)({settings.NUMBER})", word)
         is_flag_with_number = match is not None and word not in options and match[1] in options  # and no flag such as -1
         if match is not None and is_flag_with_number and not options[match[1]].style:  # it is not a boolean
-            values[index] = launcher.with_default(dataclasses.replace(options[match[1]], flag=match[1]), match[2])
+            values[index] = literals.with_default(dataclasses.replace(options[match[1]], flag=match[1]), match[2])
     return values
 
 
@@ -758,7 +760,7 @@ def _with_typed_values(
         elif (text := _shell_value(values[-1], call.variables)) is None:
             unknown_names.append(name)
         else:
-            typed_options[name] = launcher.with_default(option, text)
+            typed_options[name] = literals.with_default(option, text)
     return typed_options, unknown_names
 
 
@@ -1049,7 +1051,7 @@ def refuse_unknown(
     # A script that reads no arguments opens only files that its code names.
     code = script_folder.module_text(copy.path) if reach.reads_nothing(copy.path, (copy.folder,)) else None
     in_files = {name: key for name, key in keys.items() if key and (code is None or Path(key.file).stem in code)}
-    started_remedy = launcher.started_remedy(started_commands)
+    started_remedy = placeholders.started_remedy(started_commands)
     # Of a command that a shell script starts, the settings file is found.
     remedy = (
         f"; {started_remedy}"
@@ -1228,7 +1230,7 @@ def _part_remedy(name: str, parameter: Mapping[str, Any], typed: str) -> str:
     fitting = [
         (composite, part)
         for composite, part in parts
-        if script_job.contains(parameter, launcher.with_default(Option(name), part[0]).default)
+        if script_job.contains(parameter, literals.with_default(Option(name), part[0]).default)
     ]
     composite, part = fitting[0] if len(fitting) == 1 else parts[-1]
     before, after = composite.string[: part.start()], composite.string[part.end() :]
@@ -1292,7 +1294,7 @@ def _unnamed_remedy(space: Mapping[str, Mapping[str, Any]], parsed_script: Scrip
 
 def _number_of(match: re.Match[str]) -> Any:
     """Return the number in a command that `_NUMBER_WORD` matches."""
-    return launcher.with_default(Option(""), match["number"]).default
+    return literals.with_default(Option(""), match["number"]).default
 
 
 def _override_error(names: Collection[str], copy: ScriptCopy) -> str | None:
@@ -1422,7 +1424,7 @@ def _with_file(typed: str, file_option: Option, typed_file: str, keys: Mapping[s
             is_file = Path(word).is_file()
             is_script = is_file and word.endswith(".py")
             is_command = " " in word and not is_file
-            if launcher.SHELL_SYNTAX.search(word) or not (is_script or is_command):  # another file, such as a notebook
+            if shell.SYNTAX.search(word) or not (is_script or is_command):  # another file, such as a notebook
                 return ""
             command = f"python {shlex.quote(word)}" if is_script else word
             # Without the option that it has: --config=a.yaml, -c "b.yaml"
