@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from trialplane.cli.init_from import script_probe
 from trialplane.cli.init_from.request import Request
 from trialplane.importing import script, script_folder, shell, wrapper
 from trialplane.importing.script import Style
 
 SOURCES = "src"  # folder with the packages of a project, whose modules a command finds only if they are installed
+_SUBCOMMAND = re.compile(r"[A-Za-z][\w-]*")
 
 
 def existing_call(call: script.Call) -> script.Call | None:
@@ -42,8 +44,7 @@ def starts_study(call: script.Call) -> bool:
     """Return whether a command starts the search of a Python script, by Optuna or another library of that kind."""
     file = Path(call.folder, call.script)
     parsed_script = script.read(script_folder.source(file), str(file))
-    subcommand = script_probe.subcommand(call.arguments)
-    return parsed_script.style is Style.STUDY and subcommand in ("", parsed_script.searching)
+    return parsed_script.style is Style.STUDY and subcommand(call.arguments) in ("", parsed_script.searching)
 
 
 def started_lines(shell_text: str, shell_call: script.Call) -> list[str]:
@@ -59,3 +60,13 @@ def started_lines(shell_text: str, shell_call: script.Call) -> list[str]:
 def started_commands(shell_text: str, shell_call: script.Call, request: Request) -> tuple[str, ...]:
     """Return the `platform init` command for each Python command of a shell script, with the options that the user typed."""
     return tuple(request.command(line) for line in started_lines(shell_text, shell_call))
+
+
+def subcommand(words: Sequence[str]) -> str:
+    """Return the subcommand among the arguments of a command, their first word; "" if that does not look like one."""
+    return words[0] if words and _SUBCOMMAND.fullmatch(words[0]) else ""
+
+
+def python_path(call: script.Call) -> list[Path]:
+    """Return the folders of PYTHONPATH in a call, relative to the folder in which the command is typed."""
+    return [Path(call.folder, entry) for entry in call.variables.get("PYTHONPATH", "").split(os.pathsep) if entry]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from trialplane.cli import output
-from trialplane.cli.init_from import calls, files_above, from_file, script_probe, settings_file, writing
+from trialplane.cli.init_from import advice, calls, files_above, from_file, settings_file, writing
 from trialplane.cli.init_from.request import Origin, Request
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import command_text, dvc, launcher, makefile, placeholders, script, script_folder, shell, wrapper
@@ -183,7 +183,7 @@ def _refuse_unmade_file(command_line: str, makefile_text: str, request: Request)
     elif target:
         remedy = f"name a target, as in `{request.command(f'make {target}')}`"
     else:
-        remedy = script_probe.by_command()
+        remedy = advice.by_command()
     raise InputError(f"make has no rule for {file}, and would run nothing; {remedy}; nothing was changed")
 
 

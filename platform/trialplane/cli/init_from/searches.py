@@ -11,7 +11,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.cli import importing, output
-from trialplane.cli.init_from import job_files, script_probe
+from trialplane.cli.init_from import job_files, script_parameters
 from trialplane.cli.init_from.request import INIT, NewFile, Origin, Request
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import hydra, script, script_folder, wandb
@@ -165,7 +165,7 @@ def _hydra_sweep(file: Path, parsed_script: Script, folder: Path) -> dict[str, A
     """
     if parsed_script.style is not Style.HYDRA or not parsed_script.returned:
         return None  # a study needs an objective
-    config = script_probe.hydra_config(file, parsed_script)
+    config = script_parameters.hydra_config(file, parsed_script)
     if config is None:
         return None
     text = config.read_text(encoding="utf-8", errors="replace")

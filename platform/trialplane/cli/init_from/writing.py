@@ -1,7 +1,7 @@
 """The job of a script, a launcher or a command line: its parameters, its metrics, and its job.yaml.
 
-The parameters are found (`script_probe`), become a job (`script_job`), and the script runs once, to show its metrics.
-Nothing is written before all of that has succeeded.
+The parameters are found (`script_parameters`, `command_parameters`), become a job (`script_job`), and the script runs
+once, to show its metrics. Nothing is written before all of that has succeeded.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ from typing import NamedTuple
 from trialplane import errors
 from trialplane.cli import importing, output
 from trialplane.cli.init_from import (
+    advice,
+    command_parameters,
     data_links,
     files_above,
     job_files,
+    requested_constants,
     script_job,
-    script_probe,
+    script_parameters,
     searches,
     settings_file,
     smoke,
+    space_names,
+    unknown_names,
 )
+from trialplane.cli.init_from.probe import ScriptCopy
 from trialplane.cli.init_from.request import Origin, Request
 from trialplane.cli.init_from.script_job import ScriptJob
-from trialplane.cli.init_from.script_probe import ScriptCopy
 from trialplane.errors import InputError
 from trialplane.importing import guess, script, script_folder
 from trialplane.importing.script import Script, Style
@@ -153,9 +158,9 @@ def _make_job(
         parameters = _find_parameters(copy, source, source_file, request)
         parsed_script, declared, file_with_values = parameters
         files_above.refuse_missing_module(declared.failure, origin, parsed_script, start, request)
-        request = dataclasses.replace(request, space=script_probe.declared_space(request.space, declared))
+        request = dataclasses.replace(request, space=space_names.declared_space(request.space, declared))
         typed = request.command(origin.source)
-        script_probe.refuse_unknown(request.space, copy, parsed_script, declared, title, origin.started_commands, typed)
+        unknown_names.refuse(request.space, copy, parsed_script, declared, title, origin.started_commands, typed)
         job = _build_job(origin, parameters, start, request)
         if request.with_smoke and not job.missing:
             watched = () if file_with_values is None else (file_with_values.name, *file_with_values.others)
@@ -225,7 +230,7 @@ def _print_remarks(
 ) -> None:
     """Print the facts about the job of a script that its job.yaml does not show."""
     if declared.failure:
-        output.note(f"{title}: {script_probe.not_asked(declared)}")
+        output.note(f"{title}: {command_parameters.not_asked(declared)}")
     for argument in declared.left_out:
         output.note(f"not a parameter: {argument}")
     for option in declared.options:
@@ -330,29 +335,29 @@ def _find_parameters(
     """Choose between the parameters of a settings file and those of the script itself.
 
     Raises:
-        InputError, SpecError: See `script_probe.script_parameters`.
+        InputError, SpecError: See `script_parameters.find` and `command_parameters.find`.
     """
     names_in_file = [] if file_with_values is None else [option.name for option in file_with_values.options]
     if file_with_values is not None and parsed_script.takes_file:
         _refuse_ambiguous(file_with_values, "", copy, request)
-    if script_probe.searches_only_constants(parsed_script, request.space, names_in_file):
-        return _Parameters(script_probe.as_globals(parsed_script), Declared(parsed_script.values), None)
+    if requested_constants.searches_only_constants(parsed_script, request.space, names_in_file):
+        return _Parameters(requested_constants.as_globals(parsed_script), Declared(parsed_script.values), None)
     if parsed_script.style is not Style.PARSED:  # whose arguments come first
         declared = Declared(parsed_script.options)
-        in_module = script_probe.module_parameters(copy, parsed_script, declared, request.space, names_in_file)
+        in_module = requested_constants.module_parameters(copy, parsed_script, declared, request.space, names_in_file)
         if in_module is not None:
             return _Parameters(*in_module, None)
     # A script with a parser may read the values of its file or not, unless a pipeline or an argument names the file.
     if file_with_values is not None and (parsed_script.style is not Style.PARSED or file_with_values.arguments is not None):
         file, options = file_with_values, file_with_values.options
-        mixed = script_probe.beside_constants(parsed_script, file.name, options, request.space)
+        mixed = requested_constants.beside_file(parsed_script, file.name, options, request.space)
         if mixed is not None and not file.arguments:
             return _Parameters(*mixed, None)
         return _Parameters(parsed_script, Declared(options), file)
-    if parsed_script.call is not None:
-        parsed_script, declared = script_probe.command_parameters(copy, parsed_script, request.space)
+    if parsed_script.style is Style.COMMAND:
+        parsed_script, declared = command_parameters.find(copy, parsed_script, request.space)
     else:
-        parsed_script, declared = script_probe.script_parameters(copy, parsed_script, request.space, names_in_file)
+        parsed_script, declared = script_parameters.find(copy, parsed_script, request.space, names_in_file)
         if parsed_script.in_file:  # values of a module
             return _Parameters(parsed_script, declared, None)
     is_imported = file_with_values is not None and file_with_values.name in parsed_script.config_modules
@@ -363,7 +368,7 @@ def _find_parameters(
     needs_arguments = has_likely or _has_required(declared)
     searches_itself = parsed_script.style is Style.SEARCHES and not request.space
     if file_with_values is None and not (needs_arguments or searches_itself) and guess.space(parsed_script.values):
-        parsed_script = script_probe.as_globals(parsed_script)
+        parsed_script = requested_constants.as_globals(parsed_script)
         declared = Declared(parsed_script.values, declared.left_out, subcommands=declared.subcommands)
     # Numbers that the script declares are better than those of the file, and required arguments need a value.
     if file_with_values is None or _has_searchable_numbers(declared.options) or _has_required(declared):
@@ -583,7 +588,7 @@ def _summary(
         message, options = script_job.placeholder_message(job, result, os.path.relpath(job_file))
         summary += f"; {message}"
     if result.failure and origin.text:
-        summary += f"; if it needs other arguments, {script_probe.by_command(origin.file)}"
+        summary += f"; if it needs other arguments, {advice.by_command(origin.file)}"
     return summary, options
 
 
