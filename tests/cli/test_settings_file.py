@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,7 @@ def test_a_command_names_several_settings_files_with_requested_parameters(tmp_pa
     files = settings_file.named(command, tmp_path, ["lr", "width"])
     assert files.names == ("train.json", "model.json")
     assert {option.name: option.default for option in files.options} == {"lr": 0.1, "layers": 1, "width": 8}
-    assert settings_file.named(command, tmp_path, ["lr", "layers"]).names == ("train.json",)
+    assert settings_file.named(command, tmp_path, ["lr", "layers"]).names == ("train.json", "model.json")
     assert settings_file.named(command, tmp_path, ["depth"], only_requested=True).names == ()
 
 
@@ -158,3 +159,19 @@ def test_a_file_without_a_suffix_needs_the_name_of_settings_or_the_requested_par
         assert platform("init", "--from", "src/fit.py", "--no-smoke").exit_code == 0
         assert made().arguments.files == files
         (folder / "job.yaml").unlink()
+
+
+def test_each_file_with_a_searched_parameter_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {"base.yaml": "lr: 0.1\n", "data.yaml": "size: 3\n", "other.yaml": "lr: 0.2\nwidth: 8\n"}
+    for name, text in {**texts, "part.yaml": "net: {lr: 1}\n"}.items():
+        (tmp_path / name).write_text(text)
+    files = settings_file.named(" ".join([*texts, "part.yaml"]), tmp_path, ["lr"])
+    assert files.names == ("base.yaml", "other.yaml")
+    assert {option.name: option.default for option in files.options} == {"lr": 0.1, "width": 8}
+    assert "lr is 0.1 in base.yaml, 0.2 in other.yaml: trials replace it in each" in capsys.readouterr().err
+
+
+def test_a_file_of_data_that_a_command_names_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "labels.json").write_text(json.dumps({"lr": 1, "names": ["cat"] * 10_000}))
+    (tmp_path / "fit.py").write_text("lr = 0.1\n" + "# a comment\n" * 10_000)
+    assert settings_file.named("labels.json fit.py", tmp_path, ["lr"]).names == ("fit.py",)

@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from trialplane.wire.declared import Option
 
 _MOST_FILES = 20  # files that match one pattern
 _MOST_ENTRIES = 10_000  # entries of folders that are searched for a file without its suffix
-_MOST_BYTES = 65_536  # of a file whose suffix does not say that it has settings
+_MOST_BYTES = 65_536  # of a file with settings that is no code; a larger one has data, and YAML reads 50 KiB in a second
 _MOST_OTHERS = 10  # other files that a message names
 _MOST_PAIRS = 1_000  # of a folder and the name of a file, both in a script
 _CONFIG_FOLDER = re.compile(r"conf|cfg|exp|opt(?!im)|param|setting|yaml|hparam|recipe", re.IGNORECASE)
@@ -190,7 +190,13 @@ def _is_worth_search(name: str, options: Sequence[Option], parsed_script: Script
 
 
 def named(
-    command: str, folder: Path, requested: Collection[str] = (), *, by_stem: bool = True, only_requested: bool = False
+    command: str,
+    folder: Path,
+    requested: Collection[str] = (),
+    *,
+    by_stem: bool = True,
+    only_requested: bool = False,
+    in_each: bool = True,
 ) -> NamedFiles:
     """Return the settings files that a command line names.
 
@@ -203,6 +209,7 @@ def named(
         by_stem: Whether the value of an option such as `--config` may also be a file's name without suffix, as
             `--config base` may mean `configs/base.yaml`. A note then says which file that is.
         only_requested: Whether a file without a parameter that the user wants to search does not count.
+        in_each: Whether each file with such a parameter counts, and not only the first one. A note then says its values.
     """
     words = _words(command)
     paths = dict.fromkeys(word.removeprefix("./") for word in words)
@@ -216,12 +223,36 @@ def named(
         present = {name for name in missing if _has_requested(options, [name])}
         missing -= present
         names += [path] if present else []
+    if in_each:
+        names = _files_of_all(names, options_by_file, requested)
     if not names and not only_requested:
         names = [path for path, options in options_by_file.items() if guess.space(options)][:1]
     for name in names if is_by_stem else ():
         output.note(f"{name} is taken as the settings file that the command names without its suffix")
     options_by_name = {option.name: option for path in reversed(names) for option in options_by_file[path]}
     return NamedFiles(tuple(names), [*options_by_name.values()])
+
+
+def _files_of_all(
+    names: Sequence[str], options_by_file: Mapping[str, Sequence[Option]], requested: Collection[str]
+) -> list[str]:
+    """Return the given files and all others with a requested parameter of theirs, such as one that overrides a base.
+
+    A note says the values of a parameter that are not the same.
+    """
+    searched = dict.fromkeys(
+        option.name for path in names for option in options_by_file[path] if _has_requested([option], requested)
+    )
+    files = set(names)
+    for name in searched:
+        values = {
+            path: option.default for path, options in options_by_file.items() for option in options if option.name == name
+        }
+        files |= values.keys()
+        if len(set(map(repr, values.values()))) > 1:
+            shown = ", ".join(f"{value} in {path}" for path, value in values.items())
+            output.note(f"{name} is {shown}: trials replace it in each of them; the first value is the one of today")
+    return [path for path in options_by_file if path in files]
 
 
 def _words(command: str) -> list[str]:
@@ -281,7 +312,7 @@ def named_in_script(command: str, file: Path, folder: Path, requested: Collectio
     folders = (path for path in paths if script_folder.exists(folder / path) and (folder / path).is_dir())
     joined = (f"{path.rstrip('/')}/{name}" for path in folders for name in file_names)
     all_paths = [*words, *imported, *itertools.islice(joined, _MOST_PAIRS)]
-    return named(" ".join(all_paths), folder, requested, by_stem=False, only_requested=True)
+    return named(" ".join(all_paths), folder, requested, by_stem=False, only_requested=True, in_each=False)
 
 
 def named_in_part(command: str, file: Path, folder: Path, requested: Collection[str]) -> NamedFiles:
@@ -368,7 +399,9 @@ def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:
 
 
 def _options(file: Path) -> list[Option]:
-    """Return the values in a settings file. Empty if the file cannot be read."""
+    """Return the values in a settings file. Empty if the file cannot be read, or is one of data, see `_MOST_BYTES`."""
+    if not file.name.endswith((".py", *settings.CODE)) and not is_small(file):
+        return []
     try:
         return script.settings_options(document.decode(document.content(file), file.name), file.name)
     except (OSError, ValueError):  # it does not exist, or is not text
