@@ -412,6 +412,17 @@ def test_processes_that_import_the_script_anew_have_its_replaced_values(tmp_path
     assert (tmp_path / "code" / "train.py").read_text() == script
 
 
+@pytest.mark.parametrize("arguments", [(), ("{globals}",)])
+def test_a_file_with_replaced_values_stays_executable(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """As the user's, which other processes may start: `subprocess.run(["./train.py"])`."""
+    script = "import os\nlr = 2\nprint('score=%d' % os.access('train.py', os.X_OK))\n"
+    files = () if arguments else ("train.py",)
+    program = Program(script="train.py", arguments=arguments, files=files, metrics=STDOUT, names=("score",))
+    with Bench(tmp_path, {"train": script}, program=program) as slot:
+        (tmp_path / "code" / "train.py").chmod(0o755)
+        assert slot.outcome("", lr=7).metrics == {"score": 1.0}
+
+
 def test_parameters_replace_their_values_in_each_settings_file(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.json").write_text('{"lr": 1, "seed": 2}')

@@ -375,8 +375,11 @@ def _replace_file(run_folder: Path, name: str, text: str) -> None:
     if not file.parent.resolve().is_relative_to(run_folder.resolve()):  # a field `links`; see `inputs.check_inputs`
         raise errors.InputError(f"{name} is in a link out of the trial's folder, and would not be a copy")
     file.parent.mkdir(parents=True, exist_ok=True)
+    mode = file.stat().st_mode if file.exists() else None
     file.unlink(missing_ok=True)  # a link may lead to a file outside of the folder
     file.write_bytes(text.encode())
+    if mode is not None:
+        file.chmod(mode)  # ./train.sh stays executable
     if file.suffix == ".py":  # Python would take the bytecode of a text of this length and, in whole seconds, this age
         Path(importlib.util.cache_from_source(file)).unlink(missing_ok=True)
 
