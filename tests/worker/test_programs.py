@@ -412,6 +412,25 @@ def test_processes_that_import_the_script_anew_have_its_replaced_values(tmp_path
     assert (tmp_path / "code" / "train.py").read_text() == script
 
 
+@pytest.mark.parametrize(
+    ("head", "has_comments"),
+    [
+        ("#!/usr/bin/env python\nlr = 2", 1),
+        ("terms = ''\nlr = 2\nif not lr:\n    terms = " + " + ".join(["terms"] * 500), 1),  # deeply nested
+        ("lr = width = 2", 0),
+        ("lr = 2\nget_ipython().run_line_magic('pwd', '')", 0),
+        ("# -*- coding: latin-1 -*-\nlr, text = 2, '\u00e9'", 1),
+    ],
+)
+def test_a_script_with_replaced_values_keeps_its_comments_if_possible(tmp_path: Path, head: str, has_comments: int) -> None:
+    script = f"{head}\nvalues = {{}}  # as it is\ntext = open('train.py', 'rb').read()\n"
+    script += "if __name__ == '__main__':\n    exec(compile(text, '', 'exec'), values)\n"
+    script += "    print('score=%d' % (10 * values['lr'] + (b'# ' + b'as it is' in text)))\n"
+    program = Program(script="train.py", arguments=("{globals}",), metrics=STDOUT, names=("score",))
+    with Bench(tmp_path, {"train": script}, program=program) as slot:
+        assert slot.outcome("", lr=7).metrics == {"score": 70.0 + has_comments}
+
+
 @pytest.mark.parametrize("arguments", [(), ("{globals}",)])
 def test_a_file_with_replaced_values_stays_executable(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     """As the user's, which other processes may start: `subprocess.run(["./train.py"])`."""

@@ -210,8 +210,16 @@ class Script:
             return self._code
         tree = arguments.replace_values(notebook.parse(self._text), ctx.params)
         if self._program.cwd == "code":
-            _replace_file(folder(self._program, ctx.workdir), self._program.script, ast.unparse(tree))
+            _replace_file(folder(self._program, ctx.workdir), self._program.script, self._text_of(tree, ctx))
         return compile(tree, self._code.co_filename, "exec", dont_inherit=True)
+
+    def _text_of(self, tree: ast.Module, ctx: context.Context) -> str:
+        """Return a text of the script with the trial's values: with its comments and lines, if only literals change."""
+        with contextlib.suppress(ValueError):  # it is not in UTF-8
+            text = settings.replace_values(self._text.decode(), ctx.params, ".py")
+            if ast.dump(ast.parse(text.encode())) == ast.dump(tree):  # not if it calls IPython, or has `width = depth = 3`
+                return text
+        return ast.unparse(tree)
 
     def _enter_main(self, file: Path, ctx: context.Context) -> types.ModuleType:
         """Set the arguments and the module path as an interpreter does for a script; return its new module `__main__`."""
