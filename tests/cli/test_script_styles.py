@@ -1785,3 +1785,24 @@ def test_the_numbers_of_a_shell_script_in_another_folder_are_found(platform, wri
     assert result.exit_code == 0, result.output
     job = load.load_job(Path())
     assert set(job.search.parameters) == {"lr"} and job.arguments.files == ("src/run.sh",)
+
+
+@pytest.mark.parametrize(
+    ("parsing", "arguments"),
+    [
+        ("first.parse_args(), second.parse_args()", ("{globals}",)),
+        ("first.parse_args(), second.parse_known_args()[0]", ("{flags}",)),  # for which the first one refuses `depth`
+    ],
+)
+def test_values_of_several_parsers_are_replaced_in_the_text(
+    platform, written: Path, parsing: str, arguments: tuple[str, ...]
+) -> None:
+    text = "import argparse\nfirst, second = argparse.ArgumentParser(), argparse.ArgumentParser()\n"
+    text += "first.add_argument('--lr', type=float, default=0.1)\nsecond.add_argument('--depth', type=int, default=2)\n"
+    (written / "fit.py").write_text(f"{text}a, b = {parsing}\nprint(f'loss={{a.lr * b.depth}}')\n")
+    result = platform("init", "--from", str(written / "fit.py"), "--space", "lr=0.1..1", "--objective", "loss:min")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    job = made()
+    assert ("has several parsers" in result.stderr) == (arguments == ("{globals}",))
+    assert job.arguments is None or job.arguments.items == arguments
+    assert job.search.enqueue == ({"lr": 0.1},)

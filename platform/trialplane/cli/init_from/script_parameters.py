@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import os
@@ -17,6 +18,7 @@ from trialplane.cli.init_from.probe import ScriptCopy
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, script, script_folder
 from trialplane.importing.script import Script, Style
+from trialplane.job import notebook
 from trialplane.wire.declared import Declared
 
 # Call of a function that gets the command line, and may merge it into a configuration. `main` and getopt do not: a probe
@@ -66,8 +68,15 @@ def _parsed_parameters(
     copy: ScriptCopy, parsed_script: Script, requested: Collection[str], names_in_file: Collection[str]
 ) -> tuple[Script, Declared]:
     """Return the parameters of a script with a parser, as `find` does."""
-    if advice.GIN.search(script_folder.source(copy.path)):
+    source = script_folder.source(copy.path)
+    if advice.GIN.search(source):
         raise InputError(f"{advice.on_script(copy)}. Nothing was changed")
+    if _has_several_parsers(source) and parsed_script.values:
+        output.note(
+            f"{copy.file.name} has several parsers, and each refuses the arguments of the others; so parameters replace the "
+            "values in its text"
+        )
+        return requested_constants.as_globals(parsed_script), Declared(parsed_script.values)
     declared, log_clause = probe.run(copy)
     if declared.overrides:  # its parser takes lr=0.1, as Hydra does
         return dataclasses.replace(parsed_script, style=Style.HYDRA), declared
@@ -92,6 +101,22 @@ def _parsed_parameters(
     raise InputError(
         f"{copy.file.name} ended before it read its arguments: {reason}{log_clause}; {remedy}; nothing was changed"
     )
+
+
+def _has_several_parsers(text: str) -> bool:
+    """Return whether a function of a script, or its top level, reads the whole command line by several parsers."""
+    tree = notebook.parse_or_empty(text)
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    top_level = [node for node in tree.body if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
+    for scope in (ast.Module(top_level, []), *functions):
+        parsers: set[str] = set()
+        for node in ast.walk(scope):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=parser), attr="parse_args"), args=[], keywords=[]):
+                    parsers.add(parser)
+        if len(parsers) > 1:
+            return True
+    return False
 
 
 def may_merge_arguments(copy: ScriptCopy, parsed_script: Script) -> bool:
