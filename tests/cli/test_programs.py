@@ -548,6 +548,24 @@ def test_a_settings_file_of_a_command_in_a_shell_script_is_searched(platform) ->
     assert job.arguments is not None and job.arguments.files == ("a.yaml",) and set(job.search.parameters) == {"C"}
 
 
+@pytest.mark.parametrize("command", ["cd src && bash fit.sh", "fit.sh"])
+def test_a_settings_file_of_a_command_in_another_folder_is_not_that_of_this_one(platform, command: str) -> None:
+    files = {
+        "a.yaml": "C: 2.0\n",
+        "src/fit.py": READS_FILE,
+        "src/a.yaml": "C: 1.0\n",
+        "src/fit.sh": "python fit.py a.yaml\n",
+    }
+    write(Path(), {**files, "fit.sh": "cd src\npython fit.py a.yaml\n"})
+    result = platform("init", "--from", command, "--space", "C=0.1..10:log", "--no-smoke")
+    if command == "fit.sh":
+        assert result.exit_code == 2 and "'cd src && python fit.py a.yaml' --space C=0.1..10:log" in result.output
+        return
+    job = job_in(".")
+    assert job.command[:3] == ("bash", "-c", 'cd src && python fit.py a.yaml "$@"')
+    assert job.arguments is not None and job.arguments.files == ("src/a.yaml",)
+
+
 @pytest.mark.parametrize("head", ["", "LR=0.1 ", "cd src && "])
 def test_environment_variables_that_a_commands_script_reads_are_searched(platform, written: Path, head: str) -> None:
     text = "import os, sys\ndef getenv(key, default): return type(default)(os.environ.get(key, default))\n"

@@ -57,6 +57,11 @@ def started_lines(shell_text: str, shell_call: script.Call) -> list[str]:
     return wrapper.python_commands(shell_text, shell_call)
 
 
+def words_here(lines: Sequence[str]) -> str:
+    """Return the words of commands that may name files in the working directory: those of commands that do not leave it."""
+    return " ".join(line for line in lines if not line.startswith("cd "))
+
+
 def started_commands(shell_text: str, shell_call: script.Call, request: Request) -> tuple[str, ...]:
     """Return the `platform init` command for each Python command of a shell script, with the options that the user typed."""
     return tuple(request.command(line) for line in started_lines(shell_text, shell_call))

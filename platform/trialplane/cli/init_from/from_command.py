@@ -73,11 +73,13 @@ def _make_of_shell_command(command_line: str, shell_call: script.Call, request: 
     """
     shell_text = script_folder.source(Path(shell_call.folder, shell_call.script))
     call = wrapper.wrapped_call(shell_text, shell_call)  # of a Python script, to which the shell script passes its arguments
-    if call is None and not shell_call.arguments and not shell_call.variables:  # the same as its script
-        with contextlib.suppress(SpecError):  # it has no parameters; the message is then about the command
-            return from_file.make(Path(shell_call.folder, shell_call.script), request)
     lines = calls.started_lines(shell_text, shell_call) if call is None else []
     takes_line = len(lines) == 1 and wrapper.only_sets_up(shell_text, shell_call)
+    is_plain = not shell_call.arguments and not shell_call.variables
+    # The job of the script runs it in the working directory, and not in the folder of `cd src && bash fit.sh`.
+    if call is None and is_plain and not (takes_line and shell_call.folder != "."):  # the same as its script
+        with contextlib.suppress(SpecError):  # it has no parameters; the message is then about the command
+            return from_file.make(Path(shell_call.folder, shell_call.script), request)
     if takes_line and not placeholders.has_parameters(command_line):
         output.note(f"`{command_line}` runs `{lines[0]}`, which is the command of the job")
         return make_of_command(lines[0], request)
@@ -112,7 +114,7 @@ def _write_command_job(
         words, folder = shlex.join(call.arguments), call.folder
         started_commands = ()  # further arguments reach the Python script
     elif shell_call is not None:
-        words = " ".join([shlex.join([shell_call.script, *shell_call.arguments]), *shell_lines])
+        words = " ".join([shlex.join([shell_call.script, *shell_call.arguments]), calls.words_here(shell_lines)])
         folder = shell_call.folder
     files_above.refuse_files_above(command_line, words, folder, call, request)
     files = _named_settings(words, folder, call, request.space)

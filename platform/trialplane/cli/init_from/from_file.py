@@ -142,7 +142,7 @@ def _read_launcher(file: Path, request: Request) -> tuple[str, Script, tuple[str
     if real.suffix in settings.SHELLS and os.pardir not in folder:  # below the working directory, where the user types
         shell_call = script.Call(file.name, folder=folder)
         started_commands = calls.started_commands(text, shell_call, request)
-        lines = " ".join(calls.started_lines(text, shell_call))
+        lines = calls.words_here(calls.started_lines(text, shell_call))
         files = settings_file.named(lines, real.parent, request.space, by_stem=False, only_requested=bool(request.space))
     parsed_script = launcher.read(
         text,
