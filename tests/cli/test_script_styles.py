@@ -1634,7 +1634,7 @@ def test_a_settings_file_that_an_argument_or_a_pattern_names(
     assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
     job = made()
     assert (given(job), set(job.search.parameters)) == (line, searched)
-    assert ("lr" in searched) == (getattr(job.arguments, "file", "") == "")
+    assert ("lr" in searched) == (getattr(job.arguments, "files", ()) == ())
 
 
 def test_defaults_of_the_environment_are_those_of_a_dotenv_file(platform, written: Path) -> None:
@@ -1755,21 +1755,21 @@ def test_the_python_commands_of_a_shell_script_without_parameters_are_named(
     assert typed_commands in result.stderr
 
 
-@pytest.mark.parametrize("source", ["src/run.sh", "cd src && sh run.sh"])
-def test_the_python_commands_of_a_shell_script_that_lacks_a_requested_parameter_are_named(
-    platform, written: Path, source: str
-) -> None:
+def test_the_python_commands_of_a_shell_script_that_lacks_a_requested_parameter_are_named(platform, written: Path) -> None:
     text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--width', type=int)\n"
     text += "parser.add_argument('--dropout', type=float, default=0.5)\nprint('loss=', parser.parse_args().dropout)\n"
     (written / "fit.py").write_text(text)
     (written / "run.sh").write_text("python fit.py --width 8\n")
     words = ["--space", "width=4..16", "--space", "dropout=0..0.5"]
-    result = platform("init", "--from", source, "--no-smoke", *words)
+    result = platform("init", "--from", "src/run.sh", "--no-smoke", *words)
     command = ["platform", "init", "--from", "cd src && python fit.py --width 8", *words, "--no-smoke"]
     assert result.exit_code == 2 and "has no parameter dropout; there are: width; for an" in result.stderr, result.output
     assert f": `{shlex.join(command)}`; nothing was changed" in result.stderr
     assert platform(*command[1:]).exit_code == 0
-    result = platform("init", "--from", source, "--no-smoke", "--space", "widht=4..16")
+    Path("job.yaml").unlink()
+    result = platform("init", "--from", "cd src && sh run.sh", "--no-smoke", *words)
+    assert result.exit_code == 0 and "runs `cd src && python fit.py --width 8`, which is the command" in result.stderr
+    result = platform("init", "--from", "src/run.sh", "--no-smoke", "--space", "widht=4..16")
     assert "did you mean width" in result.stderr and "python fit.py" not in result.stderr, "the name is a typing error"
 
 

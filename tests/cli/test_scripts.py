@@ -61,7 +61,7 @@ def test_values_of_the_settings_file_of_a_script_that_reads_no_arguments_are_rep
     result = platform("submit", "hpo", f"./{script}", *words)
     assert result.exit_code == 0, result.stderr
     job = json.loads(result.stdout)["job"]
-    assert job["arguments"]["file"] == "config-net" and job["trials"] == 3
+    assert job["arguments"]["files"] == ["config-net"] and job["trials"] == 3
     assert job["space"]["net.rate"]["type"] == "float"
     assert "fit.py reads no arguments: each trial sets net.rate in a copy of config-net" in result.stderr
 
@@ -75,7 +75,7 @@ def test_values_of_the_only_module_that_sets_them_are_replaced(platform: Platfor
     result = platform(*words, "--space", "depth=1..9", "--space", "RATE=0..1")
     assert result.exit_code == 0, result.stderr
     job = json.loads(result.stdout)["job"]
-    assert (job["script"], job["arguments"]["file"]) == ("fit.py", "nets/trees.py")
+    assert (job["script"], job["arguments"]["files"]) == ("fit.py", ["nets/trees.py"])
     assert job["space"]["RATE"]["type"] == "float"
     assert "fit.py reads no arguments: each trial sets depth, RATE in a copy of nets/trees.py" in result.stderr
     script.write_text(f"{text}from nets import trees\nsteps = 2\nprint('accuracy=1')\n")

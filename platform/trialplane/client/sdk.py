@@ -194,7 +194,7 @@ class Platform:
             return None
         are_set = "arguments" in request.overrides or any(text.startswith("arguments") for text in request.sets)
         job_arguments = getattr(job, "arguments", None)
-        places = ["its text"] * (arguments.GLOBALS in str(job_arguments)) + [getattr(job_arguments, "file", "")]
+        places = ["its text"] * (arguments.GLOBALS in str(job_arguments)) + list(getattr(job_arguments, "files", ()))
         place = " and ".join(filter(None, places))
         if request.script and place and not are_set:
             names = ", ".join([*job.params, *job.search.names])

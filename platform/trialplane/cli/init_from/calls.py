@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,8 +59,9 @@ def started_lines(shell_text: str, shell_call: script.Call) -> list[str]:
 
 
 def words_here(lines: Sequence[str]) -> str:
-    """Return the words of commands that may name files in the working directory: those of commands that do not leave it."""
-    return " ".join(line for line in lines if not line.startswith("cd "))
+    """Return the arguments of Python commands that may name files in the working directory, as the commands stay in it."""
+    python_calls = map(shell.find_call, lines)
+    return " ".join(shlex.join(call.arguments) for call in python_calls if call is not None and call.folder == ".")
 
 
 def started_commands(shell_text: str, shell_call: script.Call, request: Request) -> tuple[str, ...]:
