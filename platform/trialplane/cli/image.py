@@ -77,7 +77,8 @@ def _build_layer(name: str, tag: str) -> None:
     """
     folder = loading.find_job(name, Path.cwd())
     _, required = planning.check_job(folder)
-    if not required.lines and not required.unchecked:
+    has_requirements = bool(required.lines or required.unchecked)  # the latter are URLs and paths
+    if not has_requirements:
         job_file = f"{requirements.source_prefix(folder)}{loading.FILE}"
         raise InputError(f"{name} requires no packages; write requirements: requirements.txt into {job_file}")
     images.check_image(images.image("trial", tag))

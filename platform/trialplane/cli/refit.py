@@ -85,13 +85,13 @@ def refit_command(
         if handle.target.remote:
             _gateway(handle).check_mlflow()  # at once, and not after the trials
     if show:
-        _print_comparison(handle, output_format, model)
+        _print_comparison_and_register(handle, output_format, model)
         return 0
     job = handle.job
     _check_study(handle.name, job, trains=trains)
     is_refit = job.description.startswith(cloning.REFIT)
     best_trials = cloning.best_trials(job, handle.rows(), top)
-    if trains and is_refit:  # whose best single trial may only be the luckiest one
+    if trains and is_refit:  # the best single trial of a refit may only be the luckiest one
         best_trials = _trials_of_best_mean(handle, job)
     if not best_trials:
         raise InputError(f"{handle.name} has no result yet; `platform results {handle.name}` shows its trials")
@@ -121,7 +121,7 @@ def refit_command(
             return foreground.attend(new_run, output_format, stop_signals)
         exit_code = foreground.attend(new_run, "table", stop_signals)
     if new_run.status().state is RunState.SUCCEEDED:
-        _print_comparison(new_run, output_format, model)
+        _print_comparison_and_register(new_run, output_format, model)
     return exit_code
 
 
@@ -148,7 +148,7 @@ def _check_study(run: str, job: Job, *, trains: bool) -> None:
         )
 
 
-def _print_comparison(handle: RunHandle, output_format: str, model: str | None) -> None:
+def _print_comparison_and_register(handle: RunHandle, output_format: str, model: str | None) -> None:
     """Print the comparison of a refit's trials that have ended, and register the model of the winner.
 
     Args:
@@ -184,7 +184,8 @@ def _print_comparison(handle: RunHandle, output_format: str, model: str | None) 
 def _register_on_cluster(handle: RunHandle, registration: Registration) -> str:
     """Add a version to the model registry of a cluster's MLflow, with the user's rights; return its number.
 
-    The client of MLflow connects to a port of this machine, from which its requests are forwarded to the gateway.
+    The client of MLflow connects to a port of this machine, with a secret as its token. `Pages` forwards its requests to the
+    gateway; the page at which a browser would start does not matter.
 
     Raises:
         InputError: MLflow has no model of the trial.

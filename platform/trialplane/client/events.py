@@ -206,7 +206,13 @@ def history(target: Target, run: str) -> list[Moment]:
 
 
 def _attempt_moments(job: Job, attempt: Attempt, *, is_alive: bool) -> list[Moment]:
-    """Return the start and the end of an attempt; without an end, that it runs or, without a controller, was lost."""
+    """Return the start and the end of an attempt. If it has not ended, the one moment of its present state.
+
+    Args:
+        job: The job.
+        attempt: The attempt.
+        is_alive: Whether the run has a controller. An attempt without an end is lost with its controller.
+    """
     request, outcome = attempt.request, attempt.outcome
     attempt_text = f", attempt {request.attempt}," if request.attempt > 1 else ""
     title = f"{job.noun} {request.trial}{attempt_text}"

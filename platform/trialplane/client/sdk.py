@@ -102,7 +102,7 @@ class Platform:
             params: Parameters to fix. They are removed from the space. For a function, values of its arguments.
             command: Command that the user typed, for the record.
             issues: Issues that the caller found, to report with the others.
-            kind: Required kind of the job. Default: any.
+            kind: Required kind of the job. Default: any; of a script, hpo.
             offline: Whether the run is for a cluster that is not contacted.
 
         Returns:

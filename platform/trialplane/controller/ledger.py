@@ -845,13 +845,10 @@ class Ledger:
         self.promotion.record_start(Stretch(request.trial, rung=segment.rung, done=segment.done))
 
     def _take_over_best(self, trial: int, segment: Segment) -> None:
-        """If a segment starts from another trial's checkpoint, replace its trial's best reports by those of the other trial.
-
-        These are the best reports up to the checkpoint.
-        """
+        """Take over the best reports of the trial from whose checkpoint a segment starts, if that is another trial."""
         parent = segment.parent
         if parent is not None and parent.trial != trial:
-            assert parent.number is not None  # only a checkpoint of another run has none
+            assert parent.number is not None  # as it is a checkpoint of this run
             outcome = self._attempts[parent.number].outcome
             assert outcome is not None
             self._best_reports.take_over(trial, outcome.best)

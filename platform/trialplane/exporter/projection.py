@@ -141,7 +141,9 @@ def attempt_end(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch
     params = _limit_params({**job.params, **request.params})
     if outcome.state is not TrialState.PAUSED:
         batch.add_params(dict(sorted(params.items())))
-    if request.directions:  # an objective of Optuna has requested parameters after its start, which had no tags then
+    # Only a trial of an Optuna objective has directions. It draws its parameters while it runs, so the tags of its start
+    # lack them.
+    if request.directions:
         batch.add_tags(_param_tags(params))
     batch.add_metrics(_end_metrics(request, outcome), moment=outcome.ended, step=outcome.step)
     batch.add_tags({labels.STATE: state.value, **_segment_tags(job, request), **_outcome_tags(request, outcome)})
@@ -167,9 +169,9 @@ def _outcome_tags(request: TrialRequest, outcome: TrialOutcome) -> dict[str, Any
         tags[labels.CLASS] = outcome.failure.value
     if outcome.message or request.segment:  # an empty message must replace the message of an earlier segment
         tags[labels.MESSAGE] = outcome.message
-    if outcome.answered_by:
+    if outcome.answered_by:  # a trial of an earlier run with the same parameters, whose result was taken
         tags[labels.ANSWERED_BY] = outcome.answered_by
-    if outcome.begun_from:
+    if outcome.begun_from:  # a checkpoint of an earlier run, which spared some steps
         tags |= {labels.BEGUN_FROM: outcome.begun_from, labels.SPARED_STEPS: outcome.spared_steps}
     return tags
 

@@ -89,14 +89,14 @@ def split_words(text: str) -> list[str]:
 def find_call(text: str) -> Call | None:
     """Return the call of a Python script in a command line; None without one.
 
-    If there are several, it is the last one with numbers, or else the last one. A `cd FOLDER` before it sets its folder, and
-    an `export NAME=VALUE` one of its environment variables.
+    Of several, it is the last one with numbers that may be parameters, as in `--lr 0.1`, or else the last one. A `cd FOLDER`
+    before it sets its folder, and an `export NAME=VALUE` one of its environment variables.
     """
     return last_call(text, _python_call)
 
 
 def last_call(text: str, call_in: Callable[[Sequence[str]], Call | None]) -> Call | None:
-    """Return the last call with numbers in a command line, or else the last one; None without one.
+    """Return the last call with named numbers in a command line, or else the last call; None without one.
 
     Args:
         text: Command line.

@@ -509,7 +509,7 @@ def _directions(call: ast.Call, values: _Values) -> tuple[str | None, ...]:
     directions = values.resolve(arguments["directions"]) if "directions" in arguments else None
     if isinstance(directions, (ast.List, ast.Tuple)):
         return tuple(_direction(element, values) for element in directions.elts)
-    if directions is not None and not _is_none(directions):
+    if directions is not None and not _is_none(directions):  # `directions=None` is Optuna's default
         return (None,)
     if "direction" in arguments:
         return (_direction(arguments["direction"], values),)

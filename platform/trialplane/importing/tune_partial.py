@@ -221,7 +221,7 @@ class _Replacement(ast.NodeTransformer):
 def text(call: ast.Call, tree: ast.Module, module_names: Collection[str], changes: Collection[str]) -> str:
     """Return the text of a `partial` for a module that imports the file as `script`.
 
-    "" if only a run of the file would show the value of a name in it.
+    "" if only a run of the file would show the value of a name in it, as for a call in a class or in an inner function.
 
     Args:
         call: The call, which may also be one of Ray's `with_parameters`.
@@ -233,7 +233,8 @@ def text(call: ast.Call, tree: ast.Module, module_names: Collection[str], change
     if scope is None:
         return ""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    replacement = _Replacement(scope, {*module_names} - _names_set_by_run(tree), dict(flags.defaults(calls)))
+    argument_defaults = dict(flags.defaults(calls))  # of the file's parser, in place of `args.data`
+    replacement = _Replacement(scope, {*module_names} - _names_set_by_run(tree), argument_defaults)
     try:
         partial_arguments = [replacement.replaced(argument) for argument in call.args]
         keywords = [ast.keyword(word.arg, replacement.replaced(word.value)) for word in call.keywords]

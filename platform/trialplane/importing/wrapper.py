@@ -19,8 +19,8 @@ from trialplane.importing.script import Call
 from trialplane.job import credentials, settings
 
 _SHELL = re.compile(r"(?:\S*/)?(?:ba|z|da)?sh")
-_ALL_ARGUMENTS = "$@"  # marks where further arguments can stand
-_FURTHER_ARGUMENTS = re.compile(r'"\$(?:@|\{@(?::(\d+))?\})"|(?<!")\$(?:[@*]|\{[@*](?::(\d+))?\})')  # "$@", ${@:2}, $*
+_MARKER = "$@"  # marks where further arguments can stand
+_ALL_ARGUMENTS = re.compile(r'"\$(?:@|\{@(?::(\d+))?\})"|(?<!")\$(?:[@*]|\{[@*](?::(\d+))?\})')  # "$@", ${@:2}, $*
 _POSITION = re.compile(r"\$(?:(\d)|\{(\d{1,3})(?::?-[^{}]*)?\})")  # $1, ${10}, ${1:-train}
 # $(dirname "$0"), `dirname ${BASH_SOURCE[0]}`
 _OWN_FOLDER = re.compile(r"""(?:\$\(|`)dirname\s+(?:--\s+)?["']?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?["']?(?:\)|`)""")
@@ -86,10 +86,10 @@ def wrapped_call(text: str, shell_call: Call) -> Call | None:
     script's call.
     """
     call = shell.find_call(_read_text(text, shell_call))
-    if call is None or _ALL_ARGUMENTS not in call.arguments:
+    if call is None or _MARKER not in call.arguments:
         return None
     folder = os.path.normpath(PurePath(shell_call.folder, call.folder))
-    words = tuple(word for word in call.arguments if word != _ALL_ARGUMENTS)
+    words = tuple(word for word in call.arguments if word != _MARKER)
     variables = {**shell_call.variables, **call.variables}
     return dataclasses.replace(
         call, folder=folder, arguments=words, start=shell_call.start, end=shell_call.end, variables=variables
@@ -104,7 +104,7 @@ def python_commands(text: str, shell_call: Call) -> list[str]:
         variables = {**shell_call.variables, **call.variables}
         missing_variables = {name: value for name, value in variables.items() if f"{name}=" not in command}  # not set there
         words = [f"{name}={shlex.quote(value)}" for name, value in missing_variables.items()]
-        words.append(command.replace(f' "{_ALL_ARGUMENTS}"', ""))
+        words.append(command.replace(f' "{_MARKER}"', ""))
         command_line = " ".join(words if folder == "." else ["cd", shlex.quote(folder), "&&", *words])
         commands[credentials.extract(command_line)[0]] = None  # without secrets
     return list(commands)
@@ -191,14 +191,14 @@ def _with_arguments(line: str, words: Sequence[str]) -> str:
 
 
 def _with_all_arguments(line: str, words: Sequence[str]) -> str:
-    """Return a line of a shell script with all arguments, and `_ALL_ARGUMENTS`, in place of `"$@"`."""
+    """Return a line of a shell script with its arguments in place of `"$@"`, and `_MARKER` after them."""
 
     def values_of(match: re.Match[str]) -> str:
-        """Return the arguments from a position on, and `_ALL_ARGUMENTS`."""
+        """Return the arguments from a position on, and `_MARKER`."""
         first = max(int(match[1] or match[2] or 1), 1)  # 2 for ${@:2}, and 1 for "$@" and $*
-        return f'{shlex.join(words[first - 1 :])} "{_ALL_ARGUMENTS}"'
+        return f'{shlex.join(words[first - 1 :])} "{_MARKER}"'
 
-    return _FURTHER_ARGUMENTS.sub(values_of, line)
+    return _ALL_ARGUMENTS.sub(values_of, line)
 
 
 def _is_true(line: str) -> bool | None:

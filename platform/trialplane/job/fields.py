@@ -162,8 +162,8 @@ def _algorithm_field(path: str, option_names: list[str], kind_names: tuple[str, 
 
     Args:
         path: Dotted path of the sampler or pruner: "sampler.tpe".
-        option_names: Names after it in the user's path, of which a valid one is an option: ["n_startup_trials"]. Empty for
-            the sampler or pruner itself.
+        option_names: Parts of the path that the user has typed after it: ["n_startup_trials"]. Empty for the sampler or
+            pruner itself. Options have no fields of their own, so several parts are no option.
         kind_names: Kinds of job that have the field.
         choice: The sampler or pruner: its class and options.
 

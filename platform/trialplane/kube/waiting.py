@@ -128,7 +128,10 @@ def pod_wait(pod: KubeObject, events: Iterable[KubeObject] = ()) -> Wait | None:
 
 
 def _with_log_command(pod: KubeObject, container: KubeObject, wait: Wait) -> Wait:
-    """Return the reason with the command that shows the log, for a container whose log explains more."""
+    """Return the wait of a container with its role in the text, and with the command that shows its log.
+
+    Only the logs of an installation and of a controller explain more. A failed installation does not end by waiting.
+    """
     if container.get("name") == names.INSTALL:
         command = f"kubectl logs {pod['metadata']['name']} -c {names.INSTALL}"
         return Wait(f"could not install its packages and {wait.text}; `{command}`", stuck=True)

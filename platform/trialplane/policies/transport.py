@@ -227,7 +227,7 @@ class _Leaves:
         self._path: list[str | int] = []
         self._torch = sys.modules.get("torch")
         self._devices: set[Any] = set()  # GPUs whose copies to the host may be unfinished
-        self.rest = self._strip(tree)
+        self.rest = self._strip(tree)  # fills the arrays, their dtypes and the devices
         for device in self._devices:  # wait for these copies
             assert self._torch is not None
             self._torch.cuda.current_stream(device).synchronize()

@@ -414,16 +414,16 @@ def _replace_experiment_functions(module: Any) -> None:
 
     @functools.wraps(original_set_experiment)
     def set_experiment(experiment_name: str | None = None, experiment_id: str | None = None, **_: Any) -> Any:
-        """Return the trial's experiment, whichever one the job names. If it names another one, a line in the log says so."""
-        job_experiment = os.environ.get(env.MLFLOW_EXPERIMENT_NAME, "") if _trial is None else _trial.name
-        if experiment_name != job_experiment:
+        """Return the experiment of the trial. Log that a request for another one is ignored."""
+        trial_experiment = os.environ.get(env.MLFLOW_EXPERIMENT_NAME, "") if _trial is None else _trial.name
+        if experiment_name != trial_experiment:
             requested = experiment_id if experiment_name is None else experiment_name
-            reason = f"a trial's runs are in its job's experiment, {job_experiment}"
+            reason = f"a trial's runs are in its job's experiment, {trial_experiment}"
             _log_ignored_call(f"mlflow.set_experiment({requested!r})", reason)
-        if _trial is None:  # this is a template, which must not call the server
+        if _trial is None:  # in the process from which trials are forked, which must not call the server
             from mlflow.entities import Experiment
 
-            return Experiment(experiment_id="", name=job_experiment, artifact_location="", lifecycle_stage="active")
+            return Experiment(experiment_id="", name=trial_experiment, artifact_location="", lifecycle_stage="active")
         return original_set_experiment(experiment_id=_trial.experiment_id(module.MlflowClient()))
 
     @functools.wraps(original_get_experiment_id)

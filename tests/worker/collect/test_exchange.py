@@ -173,6 +173,15 @@ def test_what_a_process_may_not_claim_is_an_error(exchange: Exchange, message: m
     assert (exchange.news(), exchange.fetch([0])) == ((), {})
 
 
+def test_a_file_is_freed_once(tmp_path: Path) -> None:
+    made = Exchange(TrialRequest("toy", 0, 1, 0, {}, 0, ()), lambda message: None, None, tmp_path / "work")
+    made.feed([Transfer(0, 0, 0, 1.0)], [transport.pack({"states": np.zeros(10)})])
+    with pytest.raises(errors.MessageError, match="freed files of results that it does not have"):
+        made.receive(messages.FilesFree((0, 0)))
+    made.receive(messages.FilesFree((0,)))
+    made.close()
+
+
 def test_weights_are_offered_at_once_and_there_until_they_are_released(tmp_path: Path) -> None:
     sent: list[messages.ToTrial] = []
     made = Exchange(TrialRequest("toy", 0, 1, 0, {}, 0, ()), sent.append, None, tmp_path / "work")

@@ -182,7 +182,7 @@ def _import_tune(file: Path, request: Request, *, is_notebook: bool) -> int:
     """Write the job of a script with a search of Ray Tune, as `platform import ray` does; return the exit code.
 
     Raises:
-        InputError: There is a space or an objective, or the script is the code of a notebook.
+        InputError: The user has typed a space, an objective or a number of trials, or the script is the code of a notebook.
         SpecError: The search cannot be read.
     """
     if options := request.typed_options:

@@ -154,8 +154,8 @@ class Exchange:
                 case messages.UnitsWanted(count):
                     if count < 1:
                         raise errors.MessageError(f"a worker requested {count} units")
-                    self._new_requests += count
-                    self._owed_units += count
+                    self._new_requests += count  # news for the controller
+                    self._owed_units += count  # until the worker has them
                 case messages.UnitsBegun(begun):
                     self._begun_units.update(begun)
                     self._queued_units.difference_update(begun)
@@ -168,7 +168,7 @@ class Exchange:
                 case messages.ResultsTaken(taken):
                     self._new_taken += taken
                 case messages.FilesFree(free):
-                    if not self._fed_files.keys() >= set(free):
+                    if len(set(free)) < len(free) or not self._fed_files.keys() >= set(free):
                         raise errors.MessageError("a learner freed files of results that it does not have")
                     for unit in free:
                         self._segments.release(self._fed_files.pop(unit))
