@@ -17,7 +17,6 @@ import pytest
 TESTS = Path(__file__).parent
 SLOW = {"e2e", "integrations", "jobs"}  # folders: most of their modules import torch and transformers
 MARKED = re.compile(r"^pytestmark = .*\bmark\.(slow|services)\b", re.MULTILINE)  # all tests of a module
-HEAVY = {"mcp", "scipy", "transformers", "wandb"}  # a test imports them in its body: all processes import all test modules
 SELECTED = "tests/quick"  # key in pytest's cache, for `tests.rest`
 STUB = """
 import os, sys
@@ -49,9 +48,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the slow tests and those that need services. Refuse imports that make the start of each process slow."""
-    if imported := HEAVY.intersection(sys.modules):
-        raise pytest.UsageError(f"a test module imports {', '.join(imported)}; import it in the tests that need it")
+    """Leave out the slow tests and those that need services."""
     others = [item for item in items if item.get_closest_marker("services") or item.get_closest_marker("slow")]
     config.hook.pytest_deselected(items=others)
     paths_with_others = {item.path for item in others}

@@ -20,6 +20,7 @@ import grimp
 import pytest
 
 import trialplane
+from tests import quick
 from trialplane import errors, training
 from trialplane.wire.states import RunState
 
@@ -98,6 +99,27 @@ def test_a_heavy_library_has_one_owner() -> None:
     assert importers("mcp") == {"cli/mcp.py"}
     assert importers("pandas") == {"client/run.py"}
     assert importers("rich") == {"cli/display.py", "client/live.py"}
+
+
+def test_quick_tests_import_libraries_that_take_long_only_where_they_are_used() -> None:
+    """Each process of pytest imports all test modules."""
+    heavy = {"mcp", "scipy", "transformers", "wandb"}
+    texts = {file: file.read_text(encoding="utf-8") for file in quick.TESTS.rglob("test_*.py")}
+    found = [
+        f"{file.relative_to(quick.TESTS)} imports {', '.join(imported)}; do it in the tests that need it"
+        for file, text in texts.items()
+        if file.relative_to(quick.TESTS).parts[0] not in quick.SLOW and not quick.MARKED.search(text)
+        if (imported := heavy.intersection(_imported_at_the_top(text)))
+    ]
+    assert found == []
+
+
+def _imported_at_the_top(text: str) -> set[str]:
+    """Return the first parts of the names of the modules that a file imports at its top."""
+    body = ast.parse(text).body
+    names = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in body if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names}
 
 
 def test_no_module_is_named_like_one_of_the_standard_library() -> None:
