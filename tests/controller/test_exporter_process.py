@@ -210,7 +210,7 @@ def test_an_exporter_that_only_closes_its_output_is_ended(place: Place, monkeypa
     monkeypatch.setattr(exporter_process, "subprocess", stand_in)
     exporter = place.process()
     wait_until(lambda: exporter.tick() or len(started) == 2, "there is a new one")
-    assert started[0].returncode == -signal.SIGKILL
+    assert started[0].wait(timeout=60) == -signal.SIGKILL
     assert exporter.close(0, lambda: True) is False
 
 
